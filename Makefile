@@ -1,0 +1,65 @@
+# Penstock. `make help` lists the targets; every one sets up what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JAR := services/penstock/spark/jars/penstock-spark.jar
+JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
+
+.PHONY: help demo test lint types unit fuzz bench clean constraints wheel system
+
+help:  ## show this
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+$(READY): pyproject.toml constraints.txt
+	@echo "==> virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,dev]'
+	@touch $@
+
+system:
+	@sh scripts/system-packages.sh
+
+$(JAR): $(JAVA_SOURCES) $(READY) | system
+	@echo "==> Spark connector"
+	@$(BIN)/python -m penstock.spark.build
+
+demo: $(READY) $(JAR)  ## the whole thing on this machine, with live figures, in about two minutes
+	@$(BIN)/penstock demo
+
+test: lint types unit  ## everything: lint, types, unit, integration, Spark, faults
+
+lint: $(READY)
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY)
+	@echo "==> mypy --strict"
+	@$(BIN)/mypy
+
+unit: $(READY) $(JAR)
+	@echo "==> pytest (not Spark), 2 workers"
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not spark" tests
+	@echo "==> pytest (Spark)"
+	@$(BIN)/pytest -m spark tests
+
+fuzz: $(READY)  ## a million mutated frames against a real broker
+	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
+
+bench: $(READY) $(JAR)  ## measure: ingest, fetch, push, recovery
+	@$(BIN)/penstock bench all
+
+wheel: $(READY) $(JAR)  ## build the wheel, connector inside, into dist/
+	@$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
+
+constraints:  ## write constraints.txt anew from the newest versions that fit pyproject.toml
+	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
+	@build/constraints/bin/pip install --quiet '.[spark,dev]'
+	@(echo "# Exact versions, made by 'make constraints'. No addresses: whatever index pip is set up with serves them."; \
+	  build/constraints/bin/pip freeze --exclude penstock) > constraints.txt
+
+clean:  ## remove everything that was built
+	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache services/penstock/spark/jars

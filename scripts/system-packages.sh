@@ -1,0 +1,18 @@
+#!/bin/sh
+# What does not come from PyPI: a JDK for the connector, kcat and etcd for tests. Installed through apt
+# when something is missing and we may; otherwise one line says what to install.
+set -eu
+missing=""
+command -v javac >/dev/null 2>&1 || missing="$missing default-jdk-headless"
+command -v kcat >/dev/null 2>&1 || missing="$missing kcat"
+command -v mvn >/dev/null 2>&1 || missing="$missing maven"
+[ -z "$missing" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+  echo "==> apt: installing$missing"
+  apt-get update -qq >/dev/null
+  # shellcheck disable=SC2086
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing >/dev/null
+else
+  echo "please install:$missing (a JDK 17 or later; kcat and maven for the tests)" >&2
+  command -v javac >/dev/null 2>&1 || exit 1
+fi

@@ -1,0 +1,52 @@
+"""Receive buffers, bounded in all.
+
+Every connection has a small buffer of its own. A larger frame borrows one that grows with what has
+really arrived, never with what a length field promises, so that a lie costs nothing. What is borrowed
+is counted; over the limit a connection waits its turn and its client's socket fills up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Final
+
+KEEP: Final = 16 * 1024 * 1024
+"""Returned buffers are kept warm up to this much: a fresh megabyte costs 256 page faults."""
+
+
+class BufferPool:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.borrowed = 0
+        self._kept: dict[int, list[bytearray]] = defaultdict(list)
+        self._kept_bytes = 0
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def borrow(self, size: int) -> bytearray | None:
+        """A buffer of at least `size` bytes; None when the limit is reached (see `wait`)."""
+        size = 1 << (size - 1).bit_length()
+        if self.borrowed and self.borrowed + size > self.limit:
+            return None
+        self.borrowed += size
+        kept = self._kept[size]
+        if kept:
+            self._kept_bytes -= size
+            return kept.pop()
+        return bytearray(size)
+
+    def give_back(self, buffer: bytearray) -> None:
+        size = len(buffer)
+        self.borrowed -= size
+        if self._kept_bytes + size <= KEEP:
+            self._kept[size].append(buffer)
+            self._kept_bytes += size
+        if self._waiting:
+            self._waiting.popleft()()
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        self._waiting.append(wake)
+
+    def stop_waiting(self, wake: Callable[[], None]) -> None:
+        if wake in self._waiting:
+            self._waiting.remove(wake)

@@ -1,0 +1,326 @@
+"""One client's connection: frames in, answers out, in order, and flow control.
+
+Bytes are received straight into a buffer and handed to the dispatch as views. Answers go out in the
+order of their requests, whichever is ready first. With a high-water mark of zero the transport tells us
+whenever the socket did not take everything at once: from then on nothing more is read from this client
+and the segments its responses point into stay held, until it has read them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+from penstock.broker.buffers import BufferPool
+from penstock.broker.reply import Answer, Later, Reply
+from penstock.wire.errors import MalformedRequest
+
+log = logging.getLogger(__name__)
+
+OWN_BUFFER: Final = 32 * 1024
+FIRST_BORROW: Final = 1024 * 1024
+MAX_PIPELINED: Final = 64
+GROWTH_PATIENCE: Final = 10.0
+
+
+class Dispatch(Protocol):
+    def __call__(self, frame: memoryview, connection: Connection) -> Answer: ...
+
+
+class _Slot:
+    """The place of one answer in the order of requests."""
+
+    __slots__ = ("done", "reply")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.reply: Reply | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        buffers: BufferPool,
+        max_frame: int,
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection], None],
+    ) -> None:
+        self._dispatch = dispatch
+        self._buffers = buffers
+        self._max_frame = max_frame
+        self._on_open = on_open
+        self._on_close = on_close
+        self._own = bytearray(OWN_BUFFER)
+        self._buffer = self._own
+        self._view = memoryview(self._own)
+        self._filled = 0
+        self._frame_end = 0
+        """Where the frame that outgrew the own buffer ends; 0 while frames fit."""
+        self._parsed = 0
+        """How far frames were handled, while a blocking request still looks at its bytes."""
+        self._waits_for_buffers = False
+        self._slots: deque[_Slot] = deque()
+        self._sent_holds: list[Reply] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._blocked = False
+        self._write_paused = False
+        self._reading = True
+        self._closing = False
+        self._transport: asyncio.Transport | None = None
+        self.peer = ""
+        self.client_id = ""
+        self.software = ""
+        self.since = time.time()
+        self.requests = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self._transport.set_write_buffer_limits(high=0)
+        name = transport.get_extra_info("peername")
+        self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        self._on_open(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        for slot in self._slots:
+            if slot.reply is not None:
+                slot.reply.release()
+        self._slots.clear()
+        self._release_sent()
+        self._buffers.stop_waiting(self._resume_parsing)
+        self._return_borrowed()
+        self._on_close(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        end = min(self._frame_end, len(self._buffer)) if self._frame_end else len(self._buffer)
+        return self._view[self._filled : end]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        self.bytes_in += nbytes
+        self._parse()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+        self._set_reading()
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._release_sent()
+        self._flush()
+        self._resume_parsing()
+
+    # Frames
+
+    def _parse(self) -> None:
+        """Handle every whole frame that is here; move what is left to the front."""
+        start = 0
+        view = self._view
+        while not self._stopped() and self._filled - start >= 4:
+            length = int.from_bytes(view[start : start + 4], "big", signed=True)
+            if not 0 < length <= self._max_frame:
+                self._refuse(f"a frame of {length} bytes (at most {self._max_frame} are taken)")
+                return
+            end = start + 4 + length
+            if end > self._filled:
+                if end - start > len(self._buffer) or self._frame_end:
+                    self._grow(start, end - start)
+                    return
+                break
+            self._handle(view[start + 4 : end])
+            start = end
+        if self._closing:
+            return
+        if start:
+            if self._blocked:
+                # The blocking request still looks at its bytes: they stay where they are.
+                self._parsed = start
+                return
+            self._move_to_front(start)
+
+    def _move_to_front(self, start: int) -> None:
+        rest = self._filled - start
+        if self._buffer is not self._own:
+            # A borrowed buffer holds exactly one frame.
+            self._return_borrowed()
+        elif rest:
+            self._own[:rest] = self._own[start : self._filled]
+        self._filled = rest
+        self._parsed = 0
+
+    def _grow(self, start: int, size: int) -> None:
+        """Go on with the frame at `start` in a larger buffer: the promised size, or twice what came."""
+        received = self._filled - start
+        self._frame_end = size
+        if self._buffer is not self._own and received < len(self._buffer):
+            return
+        wanted = min(size, max(FIRST_BORROW, 2 * received))
+        borrowed = self._buffers.borrow(wanted)
+        if borrowed is None:
+            if start:
+                self._own[:received] = self._own[start : self._filled]
+                self._filled = received
+            self._frame_end = 0
+            self._pause_for_buffers()
+            return
+        borrowed[:received] = self._view[start : self._filled]
+        previous = self._buffer
+        self._buffer = borrowed
+        self._view = memoryview(borrowed)
+        self._filled = received
+        if previous is not self._own:
+            self._buffers.give_back(previous)
+
+    def _pause_for_buffers(self) -> None:
+        self._waits_for_buffers = True
+        self._buffers.wait(self._resume_parsing)
+        self._set_reading()
+        if self._buffer is not self._own:
+            # Large frames that wait for each other's buffers would wait for ever.
+            asyncio.get_running_loop().call_later(GROWTH_PATIENCE, self._give_up_growing, self._filled)
+
+    def _give_up_growing(self, filled: int) -> None:
+        if self._waits_for_buffers and self._filled == filled and not self._closing:
+            self._refuse("no receive buffer for a large frame; raise request-memory")
+
+    def _return_borrowed(self) -> None:
+        self._frame_end = 0
+        if self._buffer is not self._own:
+            borrowed, self._buffer = self._buffer, self._own
+            self._view = memoryview(self._own)
+            self._buffers.give_back(borrowed)
+
+    def _handle(self, frame: memoryview) -> None:
+        self.requests += 1
+        try:
+            answer = self._dispatch(frame, self)
+        except MalformedRequest as error:
+            self._refuse(str(error))
+            return
+        except Exception:
+            log.exception("a request from %s failed; closing its connection", self.peer)
+            self.close()
+            return
+        if answer is None:
+            return
+        slots = self._slots
+        if isinstance(answer, Reply):
+            if not slots and not self._write_paused:
+                self._send(answer)
+                return
+            slot = _Slot()
+            slot.reply, slot.done = answer, True
+            slots.append(slot)
+        else:
+            slot = _Slot()
+            slots.append(slot)
+            self._blocked = answer.blocks
+            task = asyncio.get_running_loop().create_task(self._finish(slot, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._set_reading()
+
+    async def _finish(self, slot: _Slot, later: Later) -> None:
+        try:
+            reply = await later.work
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("a request from %s failed; closing its connection", self.peer)
+            self.close()
+            return
+        if self._closing:
+            if reply is not None:
+                reply.release()
+            return
+        slot.reply, slot.done = reply, True
+        if later.blocks:
+            self._blocked = False
+        self._flush()
+        self._resume_parsing()
+
+    # Answers
+
+    def _flush(self) -> None:
+        slots = self._slots
+        while slots and slots[0].done and not self._write_paused and not self._closing:
+            reply = slots.popleft().reply
+            if reply is not None:
+                self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        assert self._transport is not None
+        if len(reply.buffers) == 1:
+            self._transport.write(reply.buffers[0])
+        else:
+            self._transport.writelines(reply.buffers)
+        for buffer in reply.buffers:
+            self.bytes_out += len(buffer)
+        if reply.holds:
+            if self._write_paused:
+                self._sent_holds.append(reply)
+            else:
+                reply.release()
+
+    def _release_sent(self) -> None:
+        for reply in self._sent_holds:
+            reply.release()
+        self._sent_holds.clear()
+
+    # Flow control
+
+    def _stopped(self) -> bool:
+        return (
+            self._blocked
+            or self._closing
+            or self._write_paused
+            or self._waits_for_buffers
+            or len(self._slots) >= MAX_PIPELINED
+        )
+
+    def _set_reading(self) -> None:
+        wanted = not self._stopped()
+        if wanted == self._reading or self._transport is None or self._closing:
+            return
+        self._reading = wanted
+        if wanted:
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
+
+    def _resume_parsing(self) -> None:
+        self._waits_for_buffers = False
+        if self._stopped():
+            return
+        if self._parsed:
+            self._move_to_front(self._parsed)
+        if self._filled:
+            self._parse()
+        self._set_reading()
+
+    def _refuse(self, why: str) -> None:
+        log.warning("closing the connection from %s: %s", self.peer, why)
+        self.close()
+
+    def close(self) -> None:
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._slots)

@@ -1,0 +1,119 @@
+"""Who is there and who leads what: ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.context import BrokerContext
+from penstock.broker.topics import TopicKeeper
+from penstock.cluster.topics import Topic, check_topic_name
+from penstock.wire.apis import SUPPORTED
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import Tree
+
+_GROUP = 0
+
+
+def api_versions(error: ErrorCode = ErrorCode.none) -> Tree:
+    return {
+        "error_code": error,
+        "api_keys": [
+            {"api_key": key.value, "min_version": versions.low, "max_version": versions.high}
+            for key, versions in SUPPORTED.items()
+        ],
+        "throttle_time": 0,
+    }
+
+
+class MetadataHandlers:
+    def __init__(self, context: BrokerContext, keeper: TopicKeeper) -> None:
+        self._context = context
+        self._keeper = keeper
+
+    async def metadata(self, request: Any, version: int) -> Tree:
+        wanted = request.topics
+        if wanted is None or (version == 0 and not wanted):
+            topics = [self._describe(topic) for topic in self._context.registry.by_name.values()]
+        else:
+            create = self._context.defaults.auto_create and getattr(
+                request, "allow_auto_topic_creation", True
+            )
+            topics = [await self._find(entry, create) for entry in wanted]
+        context = self._context
+        return {
+            "brokers": [self._broker()],
+            "cluster_id": context.registry.cluster_id,
+            "controller_id": context.broker_id,
+            "topics": topics,
+        }
+
+    async def _find(self, entry: Any, create: bool) -> Tree:
+        topic_id = getattr(entry, "topic_id", None)
+        if entry.name is None:
+            found = self._context.registry.by_id.get(topic_id.bytes) if topic_id else None
+            if found is None:
+                return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
+            return self._describe(found)
+        name = str(entry.name)
+        try:
+            check_topic_name(name)
+            topic = self._context.registry.by_name.get(name)
+            if topic is None and create:
+                topic = await self._keeper.ensure(name)
+            if topic is None:
+                raise KafkaError(ErrorCode.unknown_topic_or_partition)
+            return self._describe(topic)
+        except KafkaError as error:
+            return {"error_code": error.code, "name": name}
+
+    def _describe(self, topic: Topic) -> Tree:
+        served = self._context.catalog.by_name.get(topic.name)
+        partitions = []
+        for index, info in enumerate(topic.partitions):
+            damaged = (
+                served is not None and index < len(served.logs) and served.logs[index].damage is not None
+            )
+            partitions.append(
+                {
+                    "error_code": ErrorCode.leader_not_available if damaged else ErrorCode.none,
+                    "partition_index": index,
+                    "leader_id": -1 if damaged else info.leader,
+                    "leader_epoch": info.leader_epoch,
+                    "replica_nodes": info.replicas,
+                    "isr_nodes": info.in_sync,
+                    "offline_replicas": info.replicas if damaged else (),
+                }
+            )
+        return {
+            "error_code": ErrorCode.none,
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "is_internal": topic.is_internal,
+            "partitions": partitions,
+        }
+
+    def _broker(self) -> Tree:
+        address = self._context.address()
+        return {
+            "node_id": self._context.broker_id,
+            "broker_id": self._context.broker_id,
+            "host": address.host,
+            "port": address.port,
+            "rack": self._context.rack,
+        }
+
+    def find_coordinator(self, request: Any, version: int) -> Tree:
+        group_keys = getattr(request, "key_type", _GROUP) == _GROUP
+        error = ErrorCode.none if group_keys else ErrorCode.coordinator_not_available
+        message = None if group_keys else "transactions are not supported yet"
+        answer = {**self._broker(), "error_code": error, "error_message": message}
+        keys = getattr(request, "coordinator_keys", ())
+        return {**answer, "coordinators": [{**answer, "key": key} for key in keys]}
+
+    def describe_cluster(self, request: Any, version: int) -> Tree:
+        return {
+            "error_code": ErrorCode.none,
+            "cluster_id": self._context.registry.cluster_id,
+            "controller_id": self._context.broker_id,
+            "brokers": [self._broker()],
+        }

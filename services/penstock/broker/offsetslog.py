@@ -1,0 +1,66 @@
+"""The group coordinator's log: the partitions of `__consumer_offsets`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from penstock.broker.context import BrokerContext
+from penstock.broker.groups.journal import partition_for
+from penstock.broker.produce import committed
+from penstock.cluster.topics import OFFSETS_TOPIC
+from penstock.log.partition import CeilingReached
+from penstock.log.pool import MemoryExhausted
+from penstock.wire import batch
+from penstock.wire.errors import ErrorCode, KafkaError
+
+_TIMEOUT: Final = 5.0
+_READ: Final = 1 << 20
+
+
+class ConsumerOffsets:
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    @property
+    def partitions(self) -> int:
+        served = self._context.catalog.by_name.get(OFFSETS_TOPIC)
+        return len(served.logs) if served else self._context.defaults.offsets_partitions
+
+    def partition_for(self, group: str) -> int:
+        return partition_for(group, self.partitions)
+
+    async def append(self, partition: int, encoded: bytes) -> None:
+        log = self._context.catalog.find(OFFSETS_TOPIC, partition)
+        deadline = asyncio.get_running_loop().time() + _TIMEOUT
+        header = batch.check_produced(memoryview(encoded), log.config.max_message_bytes)
+        try:
+            result = log.append(header, encoded)
+        except MemoryExhausted as full:
+            raise KafkaError(ErrorCode.coordinator_not_available, str(full)) from None
+        except CeilingReached:
+            await self._context.store.raise_ceiling(log)
+            result = log.append(header, encoded)
+        if not await committed(log, result.next_offset, deadline):
+            raise KafkaError(ErrorCode.request_timed_out, "the offset commit was not committed in time")
+
+    async def read(self, partition: int) -> AsyncIterator[bytes]:
+        log = self._context.catalog.find(OFFSETS_TOPIC, partition)
+        loop = asyncio.get_running_loop()
+        offset = log.log_start
+        while True:
+            part = log.read(offset, _READ)
+            if part is None:
+                return
+            if part.view is None:
+                chunk = await loop.run_in_executor(None, part.segment.read_cold, part.offset, _READ)
+            else:
+                chunk = bytes(part.view)
+            if not chunk:
+                return
+            for position, header in batch.walk(chunk, 0, len(chunk)):
+                offset = header.next_offset
+                if header.record_count:
+                    yield chunk[position : position + header.size]
+            await asyncio.sleep(0)

@@ -1,0 +1,227 @@
+"""Produce: from the request's bytes into the log, and the wait until they are safe.
+
+The straight path is synchronous: check, append, answer, all in one call from the socket. It leaves it in
+two cases. No memory (or no reserved offsets) for an append: the connection is blocked while this
+waits, so that order is kept and the client slows down; after a second the client gets an error that it
+retries. Records not committed yet (disk, replicas): the answer waits, the connection goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from penstock.broker.catalog import Catalog
+from penstock.broker.reply import Answer, Later, Reply
+from penstock.broker.stats import RequestStats
+from penstock.log.config import Durability
+from penstock.log.partition import AppendResult, CeilingReached, PartitionLog
+from penstock.log.pool import MemoryExhausted
+from penstock.log.store import LogStore
+from penstock.wire import batch, produce
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages import RequestHead
+from penstock.wire.produce import PartitionAnswer, ProducedPartition, ProducedTopic, TopicAnswer
+from penstock.wire.records import CorruptRecords, decode_records
+
+PATIENCE: Final = 1.0
+"""Seconds that an append waits for memory before the client is told to try again."""
+_ALL: Final = -1
+_API: Final = 0
+
+
+class _Wait:
+    """One partition whose records are appended and not committed yet."""
+
+    __slots__ = ("answers", "log", "offset", "slot")
+
+    def __init__(self, log: PartitionLog, offset: int, answers: list[PartitionAnswer]) -> None:
+        self.log = log
+        self.offset = offset
+        self.answers = answers
+        self.slot = len(answers)
+
+
+class ProduceHandler:
+    def __init__(self, catalog: Catalog, store: LogStore, stats: RequestStats) -> None:
+        self._catalog = catalog
+        self._store = store
+        self._stats = stats
+
+    def handle(self, head: RequestHead, frame: memoryview) -> Answer:
+        request = produce.read_produce(head, frame)
+        refused = self._refuse_all(request)
+        answers: list[TopicAnswer] = []
+        waits: list[_Wait] = []
+        todo: list[tuple[ProducedTopic, list[PartitionAnswer], int]] = []
+        for topic in request.topics:
+            partitions: list[PartitionAnswer] = []
+            answers.append(TopicAnswer(topic.name, topic.topic_id, partitions))
+            for at, produced in enumerate(topic.partitions):
+                try:
+                    if todo:
+                        todo.append((topic, partitions, at))
+                        continue
+                    if refused is not None:
+                        raise refused
+                    self._append(topic, produced, request.acks, partitions, waits)
+                except KafkaError as error:
+                    partitions.append(self._failed(produced.partition, error))
+                except (MemoryExhausted, CeilingReached):
+                    todo.append((topic, partitions, at))
+        if todo:
+            return Later(self._go_on(head, request, answers, waits, todo), blocks=True)
+        return self._answer(head, request, answers, waits)
+
+    def _refuse_all(self, request: produce.ProduceRequest) -> KafkaError | None:
+        if request.acks not in (-1, 0, 1):
+            return KafkaError(ErrorCode.invalid_required_acks, f"acks={request.acks}: use 0, 1 or -1 (all)")
+        if request.transactional_id is not None:
+            return KafkaError(
+                ErrorCode.transactional_id_authorization_failed, "transactions are not supported yet"
+            )
+        return None
+
+    def _append(
+        self,
+        topic: ProducedTopic,
+        produced: ProducedPartition,
+        acks: int,
+        answers: list[PartitionAnswer],
+        waits: list[_Wait],
+    ) -> None:
+        log = self._find(topic, produced.partition)
+        records = produced.records
+        if records is None:
+            raise KafkaError(ErrorCode.invalid_record, "no record batch in the request")
+        config = log.config
+        header = batch.check_produced(records, config.max_message_bytes)
+        if config.compact:
+            _check_keys(records)
+        result: AppendResult = log.append(header, records)
+        if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
+            waits.append(_Wait(log, result.next_offset, answers))
+        answers.append(
+            PartitionAnswer(produced.partition, 0, result.base_offset, result.append_time, log.log_start)
+        )
+
+    def _find(self, topic: ProducedTopic, index: int) -> PartitionLog:
+        if topic.topic_id:
+            served = self._catalog.by_id.get(topic.topic_id)
+            if served is None:
+                raise KafkaError(ErrorCode.unknown_topic_id, "there is no topic with this id")
+            return self._catalog.find(served.topic.name, index)
+        return self._catalog.find(topic.name, index)
+
+    def _failed(self, index: int, error: KafkaError) -> PartitionAnswer:
+        self._stats.error(_API, error.code.name)
+        return PartitionAnswer(index, error.code.value, -1, -1, -1, error.message)
+
+    def _answer(
+        self,
+        head: RequestHead,
+        request: produce.ProduceRequest,
+        answers: list[TopicAnswer],
+        waits: list[_Wait],
+    ) -> Answer:
+        if request.acks == 0:
+            return None
+        if waits:
+            return Later(self._when_committed(head, request.timeout_ms, answers, waits))
+        return Reply((produce.write_produce(head, answers),))
+
+    async def _go_on(
+        self,
+        head: RequestHead,
+        request: produce.ProduceRequest,
+        answers: list[TopicAnswer],
+        waits: list[_Wait],
+        todo: list[tuple[ProducedTopic, list[PartitionAnswer], int]],
+    ) -> Reply | None:
+        """Append the rest as memory comes free; what finds none in time is refused, to be retried."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        for topic, partitions, at in todo:
+            produced = topic.partitions[at]
+            try:
+                await self._append_patiently(topic, produced, request.acks, partitions, waits, deadline)
+            except KafkaError as error:
+                partitions.append(self._failed(produced.partition, error))
+        answer = self._answer(head, request, answers, waits)
+        return await answer.work if isinstance(answer, Later) else answer
+
+    async def _append_patiently(
+        self,
+        topic: ProducedTopic,
+        produced: ProducedPartition,
+        acks: int,
+        partitions: list[PartitionAnswer],
+        waits: list[_Wait],
+        deadline: float,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._append(topic, produced, acks, partitions, waits)
+                return
+            except MemoryExhausted as full:
+                left = deadline - loop.time()
+                if left <= 0 or not await self._store.room(left):
+                    disk = self._store.write_behind.failure
+                    why = f"{full}; the disk says: {disk}" if disk else f"{full}; the disk can't keep up"
+                    raise KafkaError(ErrorCode.kafka_storage_error, why) from None
+            except CeilingReached:
+                left = deadline - loop.time()
+                try:
+                    raised = self._store.raise_ceiling(self._find(topic, produced.partition))
+                    await asyncio.wait_for(raised, max(left, 0.001))
+                except TimeoutError:
+                    disk = self._store.write_behind.failure
+                    raise KafkaError(ErrorCode.kafka_storage_error, f"the disk says: {disk}") from None
+
+    async def _when_committed(
+        self, head: RequestHead, timeout_ms: int, answers: list[TopicAnswer], waits: list[_Wait]
+    ) -> Reply:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + max(timeout_ms, 0) / 1000
+        for wait in waits:
+            if not await committed(wait.log, wait.offset, deadline):
+                code = (
+                    ErrorCode.unknown_topic_or_partition if wait.log.deleted else ErrorCode.request_timed_out
+                )
+                error = KafkaError(code, "appended, not committed in time")
+                wait.answers[wait.slot] = self._failed(wait.answers[wait.slot].partition, error)
+        return Reply((produce.write_produce(head, answers),))
+
+
+async def committed(log: PartitionLog, offset: int, deadline: float) -> bool:
+    """Wait until everything below `offset` is committed; False at the deadline or when the log goes."""
+    loop = asyncio.get_running_loop()
+    while log.high_watermark < offset:
+        left = deadline - loop.time()
+        if left <= 0 or log.deleted:
+            return False
+        moved: asyncio.Future[None] = loop.create_future()
+        wake = partial(_ring, moved)
+        log.wait(wake)
+        try:
+            await asyncio.wait_for(moved, left)
+        except TimeoutError:
+            return log.high_watermark >= offset
+        finally:
+            log.stop_waiting(wake)
+    return True
+
+
+def _ring(bell: asyncio.Future[None]) -> None:
+    if not bell.done():
+        bell.set_result(None)
+
+
+def _check_keys(records: memoryview) -> None:
+    """A compacted topic keeps the last value of each key, so each record needs one."""
+    try:
+        if any(record.key is None for record in decode_records(records)):
+            raise KafkaError(ErrorCode.invalid_record, "a record without a key in a compacted topic")
+    except CorruptRecords as error:
+        raise KafkaError(ErrorCode.corrupt_message, str(error)) from None

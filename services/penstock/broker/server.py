@@ -1,0 +1,234 @@
+"""The broker: start-up, serving, shutdown, in that order.
+
+Everything runs on one event loop. `start` brings the logs back before the first client is let in;
+`stop` shuts the door, drains write-behind and leaves shared memory for the next process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import resource
+import socket
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import IO, Final
+
+from penstock.broker.admin import AdminHandlers
+from penstock.broker.buffers import BufferPool
+from penstock.broker.catalog import Catalog
+from penstock.broker.connection import Connection
+from penstock.broker.context import Address, BrokerContext, TopicDefaults
+from penstock.broker.dispatch import Dispatcher, GroupHandler, Handler
+from penstock.broker.fetch import FetchHandler
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.model import GroupSettings
+from penstock.broker.metadata import MetadataHandlers
+from penstock.broker.offsets import OffsetHandlers
+from penstock.broker.offsetslog import ConsumerOffsets
+from penstock.broker.produce import ProduceHandler
+from penstock.broker.stats import RequestStats
+from penstock.broker.topics import TopicKeeper
+from penstock.cluster.metadata import SqliteMetadata
+from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
+from penstock.log.store import LogStore
+from penstock.settings import Settings
+from penstock.wire.apis import ApiKey
+
+log = logging.getLogger(__name__)
+
+_GROUP_EXPIRY_SECONDS: Final = 60.0
+
+
+class AlreadyRunning(Exception):
+    """Another broker process uses the same data directory."""
+
+
+class Broker:
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.started_at = time.time()
+        self.ready = False
+        self.connections: set[Connection] = set()
+        self.stats = RequestStats()
+        self.catalog = Catalog()
+        self._server: asyncio.Server | None = None
+        self._address: Address | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # Life
+
+    async def start(self) -> None:
+        settings = self.settings
+        _raise_descriptor_limit()
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_directory(settings.data_dir)
+        self.metadata_store = SqliteMetadata(settings.data_dir / "metadata.db")
+        self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
+        await self.registry.load()
+        self.store = LogStore(
+            broker_id=settings.broker_id,
+            memory_root=settings.shm_dir,
+            disk_root=settings.data_dir,
+            memory_budget=settings.memory,
+            retention_seconds=settings.retention_check_seconds,
+        )
+        self.buffers = BufferPool(settings.request_memory)
+        self.context = BrokerContext(
+            broker_id=settings.broker_id,
+            rack=settings.rack,
+            address=self.address,
+            registry=self.registry,
+            catalog=self.catalog,
+            store=self.store,
+            stats=self.stats,
+            defaults=TopicDefaults(
+                settings.default_partitions, settings.auto_create_topics, settings.offsets_partitions
+            ),
+            on_topic_deleted=[self._forget_topic],
+        )
+        self.keeper = TopicKeeper(self.context)
+        self.offsets_log = ConsumerOffsets(self.context)
+        self.groups = GroupCoordinator(
+            self.offsets_log,
+            self.catalog,
+            GroupSettings(initial_rebalance_delay_ms=settings.group_initial_rebalance_ms),
+        )
+        self.store.start()
+        await self.keeper.open_all()
+        await self.keeper.ensure(OFFSETS_TOPIC)
+        for partition in range(self.offsets_log.partitions):
+            await self.groups.load(partition)
+        self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
+        self._dispatcher = self._wire_up()
+        await self._listen()
+        self._spawn(self._expire_groups())
+        self.ready = True
+
+    def _wire_up(self) -> Dispatcher:
+        metadata = MetadataHandlers(self.context, self.keeper)
+        admin = AdminHandlers(self.context, self.keeper, self._public_settings())
+        offsets = OffsetHandlers(self.context)
+        groups = self.groups
+        handlers: dict[ApiKey, Handler] = {
+            ApiKey.METADATA: metadata.metadata,
+            ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+            ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            ApiKey.LIST_OFFSETS: offsets.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
+            ApiKey.CREATE_TOPICS: admin.create_topics,
+            ApiKey.DELETE_TOPICS: admin.delete_topics,
+            ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+            ApiKey.DELETE_RECORDS: admin.delete_records,
+            ApiKey.INIT_PRODUCER_ID: admin.init_producer_id,
+            ApiKey.DESCRIBE_CONFIGS: admin.describe_configs,
+            ApiKey.ALTER_CONFIGS: admin.alter_configs,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+            ApiKey.DESCRIBE_LOG_DIRS: admin.describe_log_dirs,
+        }
+        group_handlers: dict[ApiKey, GroupHandler] = {
+            ApiKey.JOIN_GROUP: groups.join_group,
+            ApiKey.SYNC_GROUP: groups.sync_group,
+            ApiKey.HEARTBEAT: groups.heartbeat,
+            ApiKey.LEAVE_GROUP: groups.leave_group,
+            ApiKey.OFFSET_COMMIT: groups.offset_commit,
+            ApiKey.OFFSET_FETCH: groups.offset_fetch,
+            ApiKey.OFFSET_DELETE: groups.offset_delete,
+            ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+            ApiKey.LIST_GROUPS: groups.list_groups,
+            ApiKey.DELETE_GROUPS: groups.delete_groups,
+        }
+        produce = ProduceHandler(self.catalog, self.store, self.stats)
+        return Dispatcher(self.context, produce, self.fetch, handlers, group_handlers)
+
+    async def _listen(self) -> None:
+        address = Address.parse(self.settings.listen)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept, address.host, address.port, reuse_address=True, backlog=512
+        )
+        port: int = self._server.sockets[0].getsockname()[1]
+        self.listen_address = Address(address.host, port)
+        if self.settings.advertise is not None:
+            self._address = Address.parse(self.settings.advertise)
+        elif address.host in ("0.0.0.0", "::", ""):
+            self._address = Address(socket.gethostname(), port)
+        else:
+            self._address = self.listen_address
+
+    def address(self) -> Address:
+        assert self._address is not None, "asked before the socket was bound"
+        return self._address
+
+    async def stop(self) -> None:
+        self.ready = False
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self.connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+        self.fetch.close()
+        for partition in range(self.offsets_log.partitions):
+            self.groups.unload(partition)
+        await self.store.stop()
+        await self.metadata_store.close()
+        self._lock.close()
+
+    # Connections
+
+    def _accept(self) -> Connection:
+        return Connection(
+            self._dispatcher,
+            self.buffers,
+            self.settings.max_request,
+            self.connections.add,
+            self.connections.discard,
+        )
+
+    # Background
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _forget_topic(self, name: str) -> None:
+        self._spawn(self.groups.forget_topic(name))
+
+    async def _expire_groups(self) -> None:
+        while True:
+            await asyncio.sleep(_GROUP_EXPIRY_SECONDS)
+            try:
+                await self.groups.expire(time.time_ns() // 1_000_000)
+            except Exception:
+                log.exception("expiring group offsets failed")
+
+    def _public_settings(self) -> dict[str, str]:
+        return {
+            name.replace("_", "."): str(value)
+            for name, value in self.settings.model_dump().items()
+            if value is not None and not isinstance(value, dict)
+        }
+
+
+def _raise_descriptor_limit() -> None:
+    """Each mapped segment and each connection takes a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _lock_directory(directory: Path) -> IO[bytes]:
+    """Two brokers on one directory would destroy it; the kernel lets go when the process ends."""
+    file = (directory / "lock").open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise AlreadyRunning(f"another broker is using {directory.resolve()}") from None
+    return file

@@ -1,0 +1,74 @@
+"""`penstock broker`: run one broker until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from penstock.broker.server import AlreadyRunning, Broker
+from penstock.cli.logs import set_up_logging
+from penstock.settings import Settings, SettingsError, load
+
+log = logging.getLogger("penstock")
+
+
+def broker(
+    listen: Annotated[str | None, typer.Option(help="Where Kafka clients connect, HOST:PORT.")] = None,
+    http: Annotated[str | None, typer.Option(help="Health, metrics and JSON views, HOST:PORT.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The log on disk.")] = None,
+    shm_dir: Annotated[Path | None, typer.Option(help="The log in shared memory.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Budget for shared memory, like 4GiB.")] = None,
+    broker_id: Annotated[int | None, typer.Option(help="This broker's number.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="What clients are told to connect to.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_json: Annotated[bool | None, typer.Option(help="Log lines as JSON.")] = None,
+) -> None:
+    """Run a broker. All options have defaults; PENSTOCK_... variables and a TOML file set them too.
+
+    Example: penstock broker --listen 127.0.0.1:9092 --data-dir ./data --memory 2GiB
+    """
+    options = {
+        "listen": listen,
+        "http": http,
+        "data_dir": data_dir,
+        "shm_dir": shm_dir,
+        "memory": memory,
+        "broker_id": broker_id,
+        "advertise": advertise,
+        "log_level": log_level,
+        "log_json": log_json,
+    }
+    try:
+        settings, _ = load(options, os.environ, config)
+    except SettingsError as error:
+        typer.echo(f"penstock broker: {error}", err=True)
+        raise typer.Exit(2) from None
+    set_up_logging(settings.log_level, as_json=settings.log_json)
+    try:
+        uvloop.run(run(settings))
+    except (AlreadyRunning, OSError) as error:
+        typer.echo(f"penstock broker: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def run(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    server = Broker(settings)
+    await server.start()
+    print(f"ready: kafka {server.listen_address}", flush=True)
+    await stopped.wait()
+    await server.stop()
+    print("stopped: everything is on disk", flush=True)
+    sys.stdout.flush()

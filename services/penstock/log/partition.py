@@ -1,0 +1,400 @@
+"""One partition's log: append, commit, read, and the segments it is made of.
+
+Owned by the broker's event loop; nothing here blocks. The leader's handler appends; whoever decides
+what is committed (at once, after the disk, after the replicas) calls `commit`, which stores the commit
+word that readers in shared memory watch and wakes those that wait here. Every change of what a reader
+may see goes through this class.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.log.config import Durability, LogConfig, TimestampType
+from penstock.log.pool import SMALLEST, SegmentPool
+from penstock.log.producers import ProducerTable
+from penstock.log.segment import LOG_SUFFIX, Segment
+from penstock.shm import layout
+from penstock.shm.control import PartitionControl
+from penstock.shm.layout import PartitionState
+from penstock.wire import batch
+from penstock.wire.batch import BatchHeader, Buffer
+from penstock.wire.errors import ErrorCode, KafkaError
+
+CEILING_STEP: Final = 1 << 22
+"""How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
+_PLACES_REMEMBERED: Final = 64
+
+
+class CeilingReached(Exception):
+    """The next offset is above what was promised to disk (rule R9); the store raises it and goes on."""
+
+
+class AppendResult(NamedTuple):
+    base_offset: int
+    next_offset: int
+    append_time: int
+    duplicate: bool
+
+
+class Slice(NamedTuple):
+    """A readable run of batches in one segment. `view` is None when they are on disk only."""
+
+    segment: Segment
+    view: memoryview | None
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStart:
+    epoch: int
+    start_offset: int
+
+
+class PartitionLog:
+    """See the module. `on_dirty` is told once when there are bytes to write behind."""
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        memory_directory: Path,
+        disk_directory: Path,
+        control: PartitionControl,
+        pool: SegmentPool,
+        config: LogConfig,
+        clock: Callable[[], int],
+        on_dirty: Callable[[PartitionLog], None],
+        on_sealed: Callable[[PartitionLog, Segment], None],
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.memory_directory = memory_directory
+        self.disk_directory = disk_directory
+        self.control = control
+        self.config = config
+        self.segments: list[Segment] = []
+        self._bases: list[int] = []
+        self.log_start = 0
+        self.log_end = 0
+        self.high_watermark = 0
+        self.ceiling = 0
+        self.leader_epoch = 0
+        self.epochs: list[EpochStart] = []
+        self.cleaned_to = 0
+        self.producers = ProducerTable()
+        self.replicated = False
+        """True while commits wait for others; then append never commits by itself."""
+        self.damage: str | None = None
+        """Why this partition can't be served, with what to do about it."""
+        self.dirty = False
+        self.deleted = False
+        self.records_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self._pool = pool
+        self._clock = clock
+        self._on_dirty = on_dirty
+        self._on_sealed = on_sealed
+        self._pending: deque[tuple[int, Segment, int]] = deque()
+        self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
+        self._waiters: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # Writing
+
+    def append(self, header: BatchHeader, records: Buffer) -> AppendResult:
+        """Append one checked batch.
+
+        Raises KafkaError for a sequence that doesn't fit, MemoryExhausted and CeilingReached when
+        there is no room yet; then nothing has changed and the same call may be made again.
+        """
+        idempotent = header.producer_id != batch.NO_PRODUCER
+        if idempotent:
+            earlier = self.producers.find_duplicate(header)
+            if earlier is not None:
+                return AppendResult(
+                    earlier.base_offset, earlier.base_offset + header.last_offset_delta + 1, -1, True
+                )
+        base = self.log_end
+        end = base + header.last_offset_delta + 1
+        if end > self.ceiling:
+            raise CeilingReached
+        segment = self.segments[-1] if self.segments else None
+        if segment is None or segment.room < len(records) or self._is_old(segment):
+            segment = self._roll(len(records))
+        append_time = -1
+        max_timestamp = header.max_timestamp
+        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            append_time = max_timestamp = self._clock()
+            records = bytearray(records)
+            batch.stamp_append_time(records, append_time)
+        segment.append(records, base, self.leader_epoch, end, max_timestamp)
+        self.log_end = end
+        words = self.control.words
+        words[PartitionControl.APPEND] = end
+        if idempotent:
+            self.producers.record(header, base)
+        self.records_in += end - base
+        self.bytes_in += len(records)
+        if self.replicated or self.config.durability is Durability.DISK:
+            self._pending.append((end, segment, segment.size))
+        else:
+            segment.committed = segment.size
+            self.high_watermark = end
+            words[PartitionControl.COMMIT] = end
+            if self._waiters:
+                self._wake()
+        if not self.dirty:
+            self.dirty = True
+            self._on_dirty(self)
+        return AppendResult(base, end, append_time, False)
+
+    def commit(self, offset: int) -> None:
+        """Everything below `offset` may be read from now on. Never goes back."""
+        moved = False
+        while self._pending and self._pending[0][0] <= offset:
+            self.high_watermark, segment, position = self._pending.popleft()
+            segment.committed = position
+            moved = True
+        if moved:
+            self.control.words[PartitionControl.COMMIT] = self.high_watermark
+            self._wake()
+
+    def _is_old(self, segment: Segment) -> bool:
+        return segment.size > 0 and self._clock() - segment.created_ms > self.config.segment_ms
+
+    def _roll(self, need: int) -> Segment:
+        """A new newest segment with room for `need` bytes; the old one is sealed after it exists."""
+        previous = self.segments[-1] if self.segments else None
+        wanted = self.config.segment_bytes
+        if previous is None or previous.memory is None:
+            wanted = min(wanted, SMALLEST)
+        elif previous.memory.size < wanted:
+            wanted = min(wanted, previous.memory.size * 2)
+        # A power of two is meant to be the whole file, header included.
+        memory = self._pool.acquire(max(need, wanted - layout.SEGMENT_HEADER))
+        if previous is not None and previous.size == 0:
+            # Too small for this batch, and the new one will have its name.
+            self.segments.pop()
+            self._bases.pop()
+            self._release(previous)
+            previous = None
+        try:
+            memory.assign(
+                self.memory_directory / layout.segment_name(self.log_end),
+                self.topic_id,
+                self.partition,
+                self.log_end,
+            )
+        except BaseException:
+            self._pool.give_back(memory)
+            raise
+        segment = Segment(
+            self.disk_directory / f"{self.log_end:020d}{LOG_SUFFIX}", self.log_end, memory, self._clock()
+        )
+        self.control.newest_base = segment.base_offset
+        if self.control.oldest_base < 0:
+            self.control.oldest_base = segment.base_offset
+        if previous is not None and not previous.sealed:
+            previous.seal(segment.base_offset)
+            self._on_sealed(self, previous)
+            if not self.dirty:  # the sealed segment's index is still to be written
+                self.dirty = True
+                self._on_dirty(self)
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+        return segment
+
+    def roll(self) -> None:
+        """Seal the newest segment, so that retention and compaction can have it."""
+        if self.segments and self.segments[-1].size > 0:
+            self._roll(0)
+
+    # Reading
+
+    def check_offset(self, offset: int) -> None:
+        if not self.log_start <= offset <= self.log_end:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range, f"{self} has {self.log_start}..{self.high_watermark}"
+            )
+
+    def read(self, offset: int, limit: int) -> Slice | None:
+        """Committed batches from the one that holds `offset` on; None when there is nothing yet."""
+        self.check_offset(offset)
+        if offset >= self.high_watermark:
+            return None
+        place = self._places.get(offset)
+        if place is not None and place[0].is_hot:
+            segment, start = place
+        else:
+            found = self._segment_for(offset)
+            if found is None:
+                return None
+            segment = found
+            if not segment.is_hot:
+                return Slice(segment, None, max(offset, segment.base_offset))
+            start = segment.position_of(offset) if offset > segment.base_offset else 0
+        if segment.committed - start <= limit:
+            end, next_offset = (
+                segment.committed,
+                segment.next_offset if segment.sealed else self.high_watermark,
+            )
+        else:
+            end, next_offset = segment.end_within(start, limit)
+        if end <= start:
+            return None
+        if end < segment.committed or not segment.sealed:
+            self._remember(next_offset, segment, end)
+        return Slice(segment, segment.bytes_between(start, end), offset)
+
+    def _remember(self, offset: int, segment: Segment, position: int) -> None:
+        """A consumer that reads on will ask for this very offset next."""
+        self._places[offset] = (segment, position)
+        if len(self._places) > _PLACES_REMEMBERED:
+            self._places.popitem(last=False)
+
+    def _segment_for(self, offset: int) -> Segment | None:
+        """The segment that holds `offset`, or the next one that has anything above it."""
+        at = max(0, bisect_right(self._bases, offset) - 1)
+        while at < len(self.segments):
+            segment = self.segments[at]
+            if offset < segment.next_offset and segment.committed > 0:
+                return segment
+            at += 1
+        return None
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """Call `wake` at the next commit (or when the log goes away). Once."""
+        self._waiters.append(wake)
+
+    def stop_waiting(self, wake: Callable[[], None]) -> None:
+        if wake in self._waiters:
+            self._waiters.remove(wake)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+    # Epochs
+
+    def become_leader(self, epoch: int, incarnation: int) -> None:
+        """Lead at `epoch`, which is written down before anything is done under it (rule R3)."""
+        self.control.promised_epoch = max(epoch, self.control.promised_epoch)
+        self.leader_epoch = epoch
+        self.control.leader_epoch = epoch
+        if not self.epochs or self.epochs[-1].epoch < epoch:
+            self.epochs.append(EpochStart(epoch, self.log_end))
+        self.control.incarnation = incarnation
+        self.control.state = PartitionState.LIVE
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochStart:
+        """The largest epoch up to `epoch`, and where the one after it begins; (-1, -1) if unknown."""
+        answer = EpochStart(-1, -1)
+        for at, entry in enumerate(self.epochs):
+            if entry.epoch > epoch:
+                break
+            following = self.epochs[at + 1].start_offset if at + 1 < len(self.epochs) else self.log_end
+            answer = EpochStart(entry.epoch, following)
+        return answer
+
+    # The old end
+
+    def advance_log_start(self, offset: int) -> list[Segment]:
+        """Nothing below `offset` is readable from now on; returns the segments that hold nothing else."""
+        if offset <= self.log_start:
+            return []
+        self.log_start = offset
+        self.control.log_start = offset
+        dropped = []
+        while len(self.segments) > 1 and self.segments[1].base_offset <= offset and self.segments[0].sealed:
+            dropped.append(self._drop_oldest())
+        self._note_oldest()
+        return dropped
+
+    def _drop_oldest(self) -> Segment:
+        segment = self.segments.pop(0)
+        self._bases.pop(0)
+        self._release(segment)
+        return segment
+
+    def evict(self, segment: Segment) -> None:
+        """Let a segment's memory go; it is on disk."""
+        assert segment.evictable
+        self._release(segment)
+        self._note_oldest()
+
+    def replace(self, old: Segment, new: Segment | None) -> None:
+        """Put a compacted segment, or nothing, in the place of `old`."""
+        at = self.segments.index(old)
+        self._release(old)
+        if new is None:
+            del self.segments[at]
+            del self._bases[at]
+        else:
+            self.segments[at] = new
+        self._note_oldest()
+
+    def _release(self, segment: Segment) -> None:
+        memory, segment.memory = segment.memory, None
+        if memory is not None:
+            self._pool.retire(memory)
+        for offset in [offset for offset, place in self._places.items() if place[0] is segment]:
+            del self._places[offset]
+
+    def _note_oldest(self) -> None:
+        hot = next((segment for segment in self.segments if segment.is_hot), None)
+        self.control.oldest_base = hot.base_offset if hot else -1
+
+    def adopt(self, segments: list[Segment], log_end: int, committed: int) -> None:
+        """Take over what recovery found. What is not committed yet waits for `commit` as after an append."""
+        self.log_end = log_end
+        self.high_watermark = min(committed, log_end)
+        for segment in segments:
+            if segment.next_offset <= self.high_watermark or not segment.is_hot:
+                segment.committed = segment.size
+            else:
+                segment.committed = segment.position_of(self.high_watermark)
+                self._pending.append((segment.next_offset, segment, segment.size))
+        self.segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._note_oldest()
+        self.control.newest_base = segments[-1].base_offset if segments and segments[-1].is_hot else -1
+        self.control.log_start = self.log_start
+        self.control.words[PartitionControl.APPEND] = self.log_end
+        self.control.words[PartitionControl.COMMIT] = self.high_watermark
+
+    def close(self) -> None:
+        """The log is gone or goes: wake those who wait, show readers that this is over."""
+        self.deleted = True
+        self.control.state = PartitionState.GONE
+        self._wake()
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def hot_size(self) -> int:
+        return sum(segment.memory.size for segment in self.segments if segment.memory is not None)
+
+    @property
+    def unflushed(self) -> int:
+        """Bytes that write-behind still has to copy."""
+        total = 0
+        for segment in reversed(self.segments):
+            if segment.flushed == segment.size > 0:
+                break
+            total += segment.size - segment.flushed
+        return total

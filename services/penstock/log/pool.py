@@ -1,0 +1,145 @@
+"""The memory budget: segments of shared memory, made once, recycled warm.
+
+A fresh tmpfs page costs a fault (0.7 GB/s cold against 5.8 GB/s warm), so memory that came into the pool
+stays. Sizes are powers of two, so that a partition's first segments can be small. The pool takes memory
+back in two looks with a tick between them (rules S2, S3 and S7): `retire`, then `collect`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.shm import layout
+from penstock.shm.memory import SegmentMemory
+
+SMALLEST = 32 * 1024
+PinKey = tuple[bytes, int, int]
+
+
+class MemoryExhausted(Exception):
+    """No segment can be had within the budget now; eviction may bring one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    budget: int
+    total: int
+    free: int
+    retiring: int
+    detached: int
+
+
+def size_class(need: int) -> int:
+    """The size of the file that holds `need` bytes of batches."""
+    return max(SMALLEST, 1 << (need + layout.SEGMENT_HEADER - 1).bit_length())
+
+
+class SegmentPool:
+    def __init__(self, directory: Path, budget: int, detached_budget: int | None = None) -> None:
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.iterdir():
+            leftover.unlink()
+        self.budget = budget
+        self.detached_budget = budget // 4 if detached_budget is None else detached_budget
+        self._total = 0
+        self._free: dict[int, list[SegmentMemory]] = defaultdict(list)
+        self._free_bytes = 0
+        self._retiring: deque[SegmentMemory] = deque()
+        self._retiring_bytes = 0
+        self._detached: list[tuple[PinKey, SegmentMemory]] = []
+        self._detached_bytes = 0
+        self._names = itertools.count()
+        self.taken_from_readers = 0
+        """How often memory was taken although a reader had pinned it: it must read again by pull."""
+
+    @property
+    def use(self) -> PoolUse:
+        return PoolUse(self.budget, self._total, self._free_bytes, self._retiring_bytes, self._detached_bytes)
+
+    @property
+    def available(self) -> int:
+        """Bytes that can be handed out without taking anything away."""
+        return self._free_bytes + max(0, self.budget - self._total)
+
+    def acquire(self, need: int) -> SegmentMemory:
+        """A segment with room for `need` bytes, to be given an owner with `assign`."""
+        size = size_class(need)
+        free = self._free[size]
+        if free:
+            memory = free.pop()
+            self._free_bytes -= size
+            return memory
+        while self._total + size > self.budget and self._free_bytes:
+            self._drop_one_free()
+        if self._total + size > self.budget:
+            raise MemoryExhausted(f"{self._total} of {self.budget} bytes of shared memory in use")
+        memory = SegmentMemory.create(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}", size)
+        self._total += size
+        return memory
+
+    def adopt(self, memory: SegmentMemory) -> None:
+        """Count memory that an earlier process left and a log has taken over."""
+        self._total += memory.size
+
+    def give_back(self, memory: SegmentMemory) -> None:
+        """Memory that was acquired and never shown to anybody."""
+        self._free[memory.size].append(memory)
+        self._free_bytes += memory.size
+
+    def retire(self, memory: SegmentMemory) -> None:
+        """First look: the owner is done with it. Readers that come now find no name and an odd generation."""
+        memory.mark_retiring()
+        memory.move(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}")
+        self._retiring.append(memory)
+        self._retiring_bytes += memory.size
+
+    def collect(self, pins: Set[PinKey]) -> None:
+        """Second look, at least a tick after `retire`: recycle what nobody holds, detach the rest."""
+        still_detached = []
+        for key, memory in self._detached:
+            if key in pins or memory.holds:
+                still_detached.append((key, memory))
+            else:
+                self._forget(memory)
+                self._detached_bytes -= memory.size
+        self._detached = still_detached
+        for _ in range(len(self._retiring)):
+            memory = self._retiring.popleft()
+            self._retiring_bytes -= memory.size
+            key = (memory.topic_id, memory.partition, memory.base_offset)
+            if not memory.holds and key not in pins:
+                self._recycle(memory)
+            elif self._detached_bytes + memory.size <= self.detached_budget:
+                memory.unlink()
+                self._detached.append((key, memory))
+                self._detached_bytes += memory.size
+            elif memory.holds:
+                # The socket or the disk will let go of it soon; never overwrite what we are sending.
+                self._retiring.append(memory)
+                self._retiring_bytes += memory.size
+            else:
+                self.taken_from_readers += 1
+                self._recycle(memory)
+
+    def _recycle(self, memory: SegmentMemory) -> None:
+        if self._total > self.budget:
+            memory.unlink()
+            self._forget(memory)
+        else:
+            self._free[memory.size].append(memory)
+            self._free_bytes += memory.size
+
+    def _drop_one_free(self) -> None:
+        size = max(size for size, free in self._free.items() if free)
+        memory = self._free[size].pop()
+        memory.unlink()
+        self._free_bytes -= size
+        self._forget(memory)
+
+    def _forget(self, memory: SegmentMemory) -> None:
+        self._total -= memory.size

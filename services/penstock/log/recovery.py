@@ -1,0 +1,257 @@
+"""Bringing a partition back: from its shared memory after a crash, from disk after losing that.
+
+After kill -9 the segments are still in tmpfs, the words in their headers say how far whole batches
+were written, and only bytes below those words are looked at (rule S6: recycled memory is full of old
+batches with good CRCs). After losing memory the disk is walked batch by batch; a torn tail is cut, and
+offsets go on above the ceiling of what any reader may have seen (rule R9). Damage in the middle takes
+this one partition offline with a text that says where it is and what to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.log.index import SparseIndex
+from penstock.log.producers import ProducerTable
+from penstock.log.segment import LOG_SUFFIX, Segment
+from penstock.log.state import PartitionRecord
+from penstock.shm import layout
+from penstock.shm.control import LayoutMismatch, PartitionControl
+from penstock.shm.memory import WRITTEN, SegmentMemory
+from penstock.wire import batch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Recovered:
+    control: PartitionControl
+    segments: list[Segment] = field(default_factory=list)
+    log_end: int = 0
+    committed: int = 0
+    producers: ProducerTable = field(default_factory=ProducerTable)
+    memory_lost: bool = False
+    damage: str | None = None
+
+
+class _Damage(Exception):
+    pass
+
+
+def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecord, now_ms: int) -> Recovered:
+    """Everything that is left of a partition. Blocks: runs before the broker serves, or on a thread."""
+    memory_directory.mkdir(parents=True, exist_ok=True)
+    disk_directory.mkdir(parents=True, exist_ok=True)
+    control = _open_control(memory_directory)
+    hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
+    found = Recovered(control or PartitionControl.create(memory_directory, record.topic_id, record.partition))
+    found.memory_lost = hot is None
+    first_hot = hot[0].base_offset if hot else None
+    try:
+        cold = _cold_segments(
+            disk_directory, record, first_hot, now_ms, verify=hot is None and record.clean_end < 0
+        )
+    except _Damage as damage:
+        found.damage = str(damage)
+        return found
+    found.segments = cold + (hot or [])
+    end = max(found.segments[-1].next_offset if found.segments else 0, record.log_start)
+    if hot is None:
+        # Readers may have seen offsets that are gone: they must never mean another record.
+        end = max(end, record.ceiling if record.clean_end < 0 else record.clean_end)
+        found.committed = end
+    else:
+        assert control is not None
+        if not hot:
+            end = max(end, control.appended)
+        found.committed = control.committed
+    found.log_end = end
+    found.producers = _rebuild_producers(found.segments)
+    return found
+
+
+def _open_control(directory: Path) -> PartitionControl | None:
+    try:
+        return PartitionControl.open(directory, writable=True)
+    except (OSError, LayoutMismatch, ValueError):
+        return None
+
+
+def _hot_segments(
+    memory_directory: Path,
+    disk_directory: Path,
+    record: PartitionRecord,
+    control: PartitionControl,
+    now_ms: int,
+) -> list[Segment] | None:
+    """The unbroken run of segments in memory that ends with the newest; None if that one is missing."""
+    memories: dict[int, SegmentMemory] = {}
+    for path in sorted(memory_directory.glob(f"*{layout.SEGMENT_SUFFIX}")):
+        memory = _open_memory(path, record)
+        if memory is None:
+            path.unlink(missing_ok=True)
+        else:
+            memories[memory.base_offset] = memory
+    if control.newest_base < 0:
+        chain: list[SegmentMemory] = []
+    elif not memories or max(memories) < control.newest_base:
+        chain = []
+        _unlink(memories.values())
+        return None
+    else:
+        # A roll that was cut short leaves a newer, empty segment that newest_base doesn't know yet.
+        bases = sorted(memories)
+        chain = [memories[bases.pop()]]
+        while bases and memories[bases[-1]].next_base in (chain[0].base_offset, -1):
+            chain.insert(0, memories[bases.pop()])
+            if chain[0].next_base == -1:
+                chain[0].seal(chain[1].base_offset)
+        _unlink(memories[base] for base in bases)
+    while chain and chain[0].base_offset < record.cleaned_to:
+        _unlink([chain.pop(0)])
+    return [_adopt(memory, disk_directory, now_ms, newest=memory is chain[-1]) for memory in chain]
+
+
+def _unlink(memories: Iterable[SegmentMemory]) -> None:
+    for memory in memories:
+        memory.unlink()
+
+
+def _open_memory(path: Path, record: PartitionRecord) -> SegmentMemory | None:
+    try:
+        memory = SegmentMemory.open(path)
+    except (OSError, ValueError):
+        return None
+    fits = (
+        memory.generation % 2 == 0
+        and memory.topic_id == record.topic_id
+        and memory.partition == record.partition
+        and path.name == layout.segment_name(memory.base_offset)
+        and 0 <= memory.written <= memory.capacity
+    )
+    return memory if fits else None
+
+
+def _adopt(memory: SegmentMemory, disk_directory: Path, now_ms: int, *, newest: bool) -> Segment:
+    segment = Segment(_log_path(disk_directory, memory.base_offset), memory.base_offset, memory, now_ms)
+    segment.size = memory.written
+    segment.max_timestamp = memory.max_time
+    if newest:
+        # Its index and end are known only from its batches; the older ones are looked at when needed.
+        segment.next_offset = memory.base_offset
+        segment.index = SparseIndex()
+        segment.max_timestamp = batch.NO_TIMESTAMP
+        end = 0
+        view = segment.bytes_between(0, segment.size)
+        for position, header in segment.walk():
+            if position + header.size == segment.size and not batch.crc_matches(view[position:]):
+                log.warning("cut a torn batch at offset %d of %s", header.base_offset, memory.path)
+                break
+            segment.index.add(header.base_offset, position, segment.max_timestamp)
+            segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
+            segment.next_offset = header.next_offset
+            end = position + header.size
+        segment.size = end
+        memory.words[WRITTEN] = end
+    else:
+        segment.index = None
+        segment.next_offset = memory.next_base
+        segment.sealed = True
+    try:
+        segment.flushed = min(segment.path.stat().st_size, segment.size)
+    except FileNotFoundError:
+        segment.flushed = 0
+    return segment
+
+
+def _log_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020d}{LOG_SUFFIX}"
+
+
+def _cold_segments(
+    directory: Path, record: PartitionRecord, below: int | None, now_ms: int, *, verify: bool
+) -> list[Segment]:
+    """Segments that are on disk only, oldest first."""
+    segments: list[Segment] = []
+    paths = sorted(directory.glob(f"*{LOG_SUFFIX}"))
+    bases = [int(path.stem) for path in paths]
+    for at, path in enumerate(paths):
+        base = bases[at]
+        if below is not None and base >= below:
+            break
+        following = bases[at + 1] if at + 1 < len(bases) else below
+        if following is not None and following <= record.log_start:
+            Segment(path, base, None, now_ms).delete_files()  # deleted logically before the crash
+            continue
+        segment = Segment(path, base, None, now_ms)
+        segment.sealed = True
+        segment.size = segment.flushed = path.stat().st_size
+        segment.index = None
+        newest = at == len(paths) - 1 and below is None
+        loaded = segment.read_index_file()
+        if loaded is not None and not verify:
+            segment.index, summary = loaded
+            segment.next_offset, segment.max_timestamp = summary.next_offset, summary.max_timestamp
+        else:
+            _walk_file(segment, newest=newest)
+        if segment.size > 0:
+            segments.append(segment)
+        else:
+            segment.delete_files()
+    return segments
+
+
+def _walk_file(segment: Segment, *, newest: bool) -> None:
+    """Check every batch of a file; cut what is torn from the newest, report damage in any other."""
+    content = segment.path.read_bytes()
+    segment.index = SparseIndex()
+    end = 0
+    segment.next_offset = segment.base_offset
+    for position, header in batch.walk(content, 0, len(content)):
+        whole = memoryview(content)[position : position + header.size]
+        if header.base_offset < segment.next_offset or not batch.crc_matches(whole):
+            break
+        segment.index.add(header.base_offset, position, segment.max_timestamp)
+        segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
+        segment.next_offset = header.next_offset
+        end = position + header.size
+    if end == len(content):
+        return
+    if not newest:
+        raise _Damage(
+            f"{segment.path} is damaged at byte {end}, offset {segment.next_offset}: restore the file from "
+            "a replica or a backup, or move it away to give up its records from there on; then restart"
+        )
+    log.warning(
+        "cut %d torn bytes behind offset %d from %s", len(content) - end, segment.next_offset, segment.path
+    )
+    os.truncate(segment.path, end)
+    segment.size = segment.flushed = end
+
+
+def _rebuild_producers(segments: list[Segment]) -> ProducerTable:
+    """The newest snapshot, and every batch since."""
+    table = ProducerTable()
+    start = 0
+    for at in range(len(segments) - 1, 0, -1):
+        try:
+            snapshot = ProducerTable.decode(segments[at].producers_path.read_bytes())
+        except OSError:
+            snapshot = None
+        if snapshot is not None:
+            table, start = snapshot, at
+            break
+    for segment in segments[start:]:
+        if segment.memory is not None:
+            located = segment.walk()
+        else:
+            content = segment.path.read_bytes()
+            located = batch.walk(content, 0, len(content))
+        for _, header in located:
+            if header.producer_id != batch.NO_PRODUCER and header.record_count:
+                table.record(header, header.base_offset)
+    return table

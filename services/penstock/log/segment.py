@@ -1,0 +1,222 @@
+"""One segment of a partition: hot in shared memory, on disk, or both.
+
+The newest segment is always hot. Its bytes reach the disk by write-behind (`flushed` says how far);
+once they are all there the memory may go, and the segment is cold. On disk a segment is the bare run of
+record batches, which is also Kafka's own file format, with its index beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from penstock.log.index import SparseIndex, Summary
+from penstock.shm import layout
+from penstock.shm.memory import MAX_TIME, WRITTEN, SegmentMemory
+from penstock.wire import batch
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+PRODUCERS_SUFFIX: Final = ".producers"
+_DATA: Final = layout.SEGMENT_HEADER
+
+
+class Segment:
+    __slots__ = (
+        "base_offset",
+        "committed",
+        "created_ms",
+        "descriptor",
+        "flushed",
+        "index",
+        "max_timestamp",
+        "memory",
+        "next_offset",
+        "path",
+        "sealed",
+        "size",
+    )
+
+    def __init__(self, path: Path, base_offset: int, memory: SegmentMemory | None, created_ms: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.memory = memory
+        self.size = 0
+        self.committed = 0
+        """Bytes that readers may have: the part below the high watermark."""
+        self.flushed = 0
+        """Bytes that write-behind has handed to the file system."""
+        self.max_timestamp = batch.NO_TIMESTAMP
+        self.created_ms = created_ms
+        self.index: SparseIndex | None = SparseIndex()
+        self.sealed = False
+        self.descriptor = -1
+        """The file that write-behind has open, used by its thread only."""
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}..{self.next_offset}, {self.size} bytes)"
+
+    @property
+    def room(self) -> int:
+        return 0 if self.memory is None or self.sealed else self.memory.capacity - self.size
+
+    @property
+    def is_hot(self) -> bool:
+        return self.memory is not None
+
+    @property
+    def evictable(self) -> bool:
+        """Sealed, and every byte is on disk."""
+        return self.memory is not None and self.sealed and self.flushed == self.size
+
+    def append(
+        self, records: batch.Buffer, base_offset: int, leader_epoch: int, next_offset: int, max_timestamp: int
+    ) -> None:
+        """Write one whole batch at the end. Bytes first, then the words that say they are there."""
+        memory = self.memory
+        assert memory is not None
+        assert self.index is not None
+        size = len(records)
+        start = _DATA + self.size
+        end = start + size
+        memory.view[start:end] = records
+        batch.stamp(memory.view, start, base_offset, leader_epoch)
+        self.index.add(base_offset, self.size, self.max_timestamp)
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            memory.words[MAX_TIME] = max_timestamp
+        self.size += size
+        self.next_offset = next_offset
+        memory.words[WRITTEN] = self.size
+
+    def seal(self, next_base: int) -> None:
+        self.sealed = True
+        if self.memory is not None:
+            self.memory.seal(next_base)
+
+    def bytes_between(self, start: int, end: int) -> memoryview:
+        """The batches from position `start` to `end`, in place. The caller holds the memory."""
+        assert self.memory is not None
+        return self.memory.view[_DATA + start : _DATA + end].toreadonly()
+
+    def walk(self, start: int = 0) -> Iterator[batch.Located]:
+        """The batches of a hot segment from a batch start on; positions count from the first batch."""
+        for position, header in batch.walk(self.bytes_between(0, self.size), start, self.size):
+            yield batch.Located(position, header)
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset`, or the first one after it, begins. Hot segments."""
+        view = self.bytes_between(0, self.size)
+        position = self.load_index().position_for_offset(offset)
+        while position < self.size:
+            base, size = batch.read_place(view, position)
+            if base + batch.read_last_offset_delta(view, position) >= offset:
+                break
+            position += size
+        return position
+
+    def end_within(self, start: int, limit: int) -> tuple[int, int]:
+        """The last batch end that keeps start..end within `limit` bytes (one batch at least), and the
+        offset there. Hot segments; the limit falls inside the committed part."""
+        view = self.bytes_between(0, self.committed)
+        position, offset = self.load_index().boundary_before(start + limit)
+        if position <= start:
+            position, offset = start, -1
+        while position < self.committed:
+            base, size = batch.read_place(view, position)
+            if position + size - start > limit and position > start:
+                return position, base
+            offset = base + batch.read_last_offset_delta(view, position) + 1
+            position += size
+        return position, offset
+
+    def load_index(self) -> SparseIndex:
+        """The index, from memory, from disk, or made by a walk over the hot bytes."""
+        if self.index is None:
+            loaded = self.read_index_file()
+            if loaded is not None:
+                self.index = loaded[0]
+            elif self.memory is not None:
+                self.index = SparseIndex.build(self.memory.view, _DATA, _DATA + self.size)
+            else:
+                self.index = SparseIndex.build(self.path.read_bytes(), 0, self.size)
+        return self.index
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+    @property
+    def producers_path(self) -> Path:
+        """Producers' state as it was where this segment begins."""
+        return self.path.with_suffix(PRODUCERS_SUFFIX)
+
+    def read_index_file(self) -> tuple[SparseIndex, Summary] | None:
+        """The index on disk, if it is whole and about exactly these bytes."""
+        try:
+            loaded = SparseIndex.decode(self.index_path.read_bytes())
+        except OSError:
+            return None
+        if loaded is None or loaded[1].size != self.size:
+            return None
+        return loaded
+
+    def summary(self) -> Summary:
+        return Summary(self.size, self.next_offset, self.max_timestamp)
+
+    # The rest runs on a disk thread, never on the event loop.
+
+    def write_from(self, memory: SegmentMemory, start: int, end: int) -> None:
+        """Copy bytes start..end, which are in `memory`, to the file. Raises OSError when the disk won't."""
+        if self.descriptor < 0:
+            self.descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        view = memory.view[_DATA + start : _DATA + end]
+        while start < end:
+            count = os.pwrite(self.descriptor, view, start)
+            start += count
+            view = view[count:]
+
+    def sync(self) -> None:
+        if self.descriptor >= 0:
+            os.fdatasync(self.descriptor)
+
+    def finish_file(self) -> None:
+        """All bytes are there: write the index and let the file go."""
+        if self.index is not None:
+            temporary = self.index_path.with_suffix(".tmp")
+            temporary.write_bytes(self.index.encode(self.summary()))
+            temporary.rename(self.index_path)
+        self.close_file()
+
+    def close_file(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def delete_files(self) -> None:
+        self.close_file()
+        for path in (self.path, self.index_path, self.producers_path):
+            path.unlink(missing_ok=True)
+
+    def read_cold(self, offset: int, limit: int) -> bytes:
+        """Whole batches from the one that holds `offset` on, `limit` bytes or one batch."""
+        index = self.load_index()
+        with self.path.open("rb", buffering=0) as file:
+            descriptor = file.fileno()
+            position = index.position_for_offset(offset)
+            while True:
+                head = os.pread(descriptor, batch.HEADER_SIZE, position)
+                if len(head) < batch.HEADER_SIZE:
+                    return b""
+                base, size = batch.read_place(head, 0)
+                if base + batch.read_last_offset_delta(head, 0) >= offset:
+                    break
+                position += size
+            chunk = os.pread(descriptor, max(limit, size), position)
+        end = 0
+        for start, header in batch.walk(chunk, 0, len(chunk)):
+            end = start + header.size
+        return chunk[:end]

@@ -1,0 +1,357 @@
+"""All the logs of one broker: opening, closing and deleting them, and keeping their memory in bounds.
+
+The broker makes one, `open`s the partitions it has, and stops it at the end. A task ticks ten times a
+second: it beats the heart that readers watch, evicts cold memory ahead of need, takes back what nobody
+holds; slower things (retention, compaction, expiry) hang on the same tick.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from penstock.log.compaction import compact, wants_compaction
+from penstock.log.config import LogConfig
+from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
+from penstock.log.pool import SegmentPool
+from penstock.log.recovery import recover
+from penstock.log.segment import Segment
+from penstock.log.state import LocalState, PartitionRecord
+from penstock.log.writebehind import WriteBehind
+from penstock.shm import layout
+from penstock.shm.control import NodeControl, PartitionControl
+from penstock.shm.cursors import ReaderRegistry
+
+log = logging.getLogger(__name__)
+
+TICK: Final = 0.02
+HEARTBEAT_TICKS: Final = 5
+RETENTION_SECONDS: Final = 5.0
+PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
+
+PartitionKey = tuple[bytes, int]
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlace:
+    """A partition that this broker has, as the metadata tells it."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    config: LogConfig
+    leader_epoch: int
+
+
+class LogStore:
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        memory_root: Path,
+        disk_root: Path,
+        memory_budget: int,
+        clock: Callable[[], int] = wall_clock_ms,
+        retention_seconds: float = RETENTION_SECONDS,
+    ) -> None:
+        self.broker_id = broker_id
+        self.memory_directory = layout.broker_dir(memory_root, broker_id)
+        self.disk_directory = disk_root
+        self.memory_directory.mkdir(parents=True, exist_ok=True)
+        (disk_root / "topics").mkdir(parents=True, exist_ok=True)
+        self.incarnation = secrets.randbits(62) | 1
+        self.readers = ReaderRegistry(self.memory_directory)
+        self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
+        self.logs: dict[PartitionKey, PartitionLog] = {}
+        self.state = LocalState(disk_root / "local.db")
+        self.write_behind = WriteBehind(self.state, self._record_of)
+        self.evictions = 0
+        self._node = NodeControl.create(self.memory_directory, broker_id, self.incarnation)
+        self._clock = clock
+        self._retention_seconds = retention_seconds
+        self._sealed: deque[tuple[PartitionLog, Segment]] = deque()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ticker: asyncio.Task[None] | None = None
+        self._housekeeper: asyncio.Task[None] | None = None
+        self._reserve = min(memory_budget // 8, 128 * 1024 * 1024)
+        self._stopping = False
+
+    # Life
+
+    def start(self) -> None:
+        self.write_behind.start()
+        self._ticker = asyncio.create_task(self._tick(), name="log-ticker")
+        self._housekeeper = asyncio.create_task(self._keep_house(), name="log-housekeeper")
+
+    async def stop(self) -> None:
+        """Drain write-behind, note that the end was clean, and leave the memory for the next process."""
+        self._stopping = True
+        for task in (self._housekeeper, self._ticker):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        for partition in self.logs.values():
+            self.write_behind.save_state(partition)
+            if partition.unflushed and not partition.dirty:
+                partition.dirty = True
+                self.write_behind.note_dirty(partition)
+        try:
+            await asyncio.wait_for(self.write_behind.durable(), 4.0)
+            await self.write_behind.on_thread(self._sync_all)
+        except TimeoutError:
+            log.error(
+                "stopping with unwritten records: %s; they are still in shared memory (%s)",
+                self.write_behind.failure,
+                self.memory_directory,
+            )
+        await self.write_behind.stop()
+        self._node.retire()
+        self.state.close()
+
+    def _sync_all(self) -> None:
+        for partition in self.logs.values():
+            for segment in partition.segments:
+                segment.sync()
+                segment.close_file()
+
+    # Partitions
+
+    def open(self, places: Iterable[PartitionPlace]) -> list[PartitionLog]:
+        """Bring partitions back, or begin them, and lead them in a new epoch. Blocks (start-up, admin)."""
+        known = self.state.load()
+        opened = []
+        for place in places:
+            record = known.get((place.topic_id, place.partition))
+            opened.append(self._open_one(place, record))
+        self.state.save(self._record_of(partition) for partition in opened)
+        return opened
+
+    def _open_one(self, place: PartitionPlace, record: PartitionRecord | None) -> PartitionLog:
+        memory_directory = layout.partition_dir(self.memory_directory, place.topic_id, place.partition)
+        disk_directory = self.partition_disk(place.topic, place.topic_id, place.partition)
+        if record is None:
+            record = PartitionRecord(place.topic_id, place.partition)
+            memory_directory.mkdir(parents=True, exist_ok=True)
+            disk_directory.mkdir(parents=True, exist_ok=True)
+            if not (memory_directory / layout.PART_FILE).exists():
+                PartitionControl.create(memory_directory, place.topic_id, place.partition)
+        found = recover(memory_directory, disk_directory, record, self._clock())
+        partition = PartitionLog(
+            topic=place.topic,
+            topic_id=place.topic_id,
+            partition=place.partition,
+            memory_directory=memory_directory,
+            disk_directory=disk_directory,
+            control=found.control,
+            pool=self.pool,
+            config=place.config,
+            clock=self._clock,
+            on_dirty=self.write_behind.note_dirty,
+            on_sealed=self._note_sealed,
+        )
+        if found.damage is not None:
+            log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
+            partition.damage = found.damage
+        partition.log_start = record.log_start
+        partition.cleaned_to = record.cleaned_to
+        partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
+        partition.producers = found.producers
+        for segment in found.segments:
+            if segment.memory is not None:
+                self.pool.adopt(segment.memory)
+                if segment.sealed:
+                    self._sealed.append((partition, segment))
+        partition.adopt(found.segments, found.log_end, found.committed)
+        partition.ceiling = max(record.ceiling, partition.log_end + CEILING_STEP)
+        epoch = max(place.leader_epoch, record.promised_epoch, found.control.promised_epoch) + 1
+        if partition.damage is None:
+            partition.become_leader(epoch, self.incarnation)
+            # Nobody else has a say on a single node: all that was appended is committed, once on disk
+            # if the topic wants that.
+            if partition.config.durability.value == "memory":
+                partition.commit(partition.log_end)
+            elif partition.unflushed or partition.high_watermark < partition.log_end:
+                partition.dirty = True
+                self.write_behind.note_dirty(partition)
+        self.logs[(place.topic_id, place.partition)] = partition
+        return partition
+
+    def partition_disk(self, topic: str, topic_id: bytes, partition: int) -> Path:
+        return self.disk_directory / "topics" / f"{topic}.{topic_id.hex()}" / str(partition)
+
+    def configure(self, topic_id: bytes, config: LogConfig) -> None:
+        for (owner, _), partition in self.logs.items():
+            if owner == topic_id:
+                partition.config = config
+
+    async def delete(self, topic: str, topic_id: bytes) -> None:
+        """Forget a topic: readers see GONE, memory comes back, files go."""
+        for key in [key for key in self.logs if key[0] == topic_id]:
+            partition = self.logs.pop(key)
+            partition.close()
+            for segment in partition.segments:
+                if segment.memory is not None:
+                    self.pool.retire(segment.memory)
+                    segment.memory = None
+        self._sealed = deque(entry for entry in self._sealed if not entry[0].deleted)
+
+        def remove() -> None:
+            self.state.forget(topic_id)
+            shutil.rmtree(self.disk_directory / "topics" / f"{topic}.{topic_id.hex()}", ignore_errors=True)
+            shutil.rmtree(self.memory_directory / topic_id.hex(), ignore_errors=True)
+
+        await self.write_behind.on_thread(remove)
+
+    async def room(self, timeout: float) -> bool:
+        """Wait until an append that found no room is worth another try."""
+        self._room.clear()
+        try:
+            await asyncio.wait_for(self._room.wait(), timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    async def raise_ceiling(self, partition: PartitionLog) -> None:
+        self.write_behind.save_state(partition)
+        if not partition.dirty:
+            partition.dirty = True
+            self.write_behind.note_dirty(partition)
+        await self.write_behind.durable()
+
+    async def delete_records(self, partition: PartitionLog, offset: int) -> None:
+        """Move the log start, on disk before it is answered."""
+        await self._drop(partition, partition.advance_log_start(offset))
+        await self.write_behind.durable()
+
+    async def _drop(self, partition: PartitionLog, segments: list[Segment]) -> None:
+        self.write_behind.save_state(partition)
+        if segments:
+            await self.write_behind.durable()  # the new log start is on disk before a file goes
+
+            def remove() -> None:
+                for segment in segments:
+                    segment.delete_files()
+
+            await self.write_behind.on_thread(remove)
+
+    def _record_of(self, partition: PartitionLog) -> PartitionRecord:
+        return PartitionRecord(
+            partition.topic_id,
+            partition.partition,
+            partition.log_start,
+            partition.ceiling,
+            partition.control.promised_epoch,
+            partition.cleaned_to,
+            partition.log_end if self._stopping and not partition.unflushed else -1,
+            tuple((entry.epoch, entry.start_offset) for entry in partition.epochs),
+        )
+
+    # Memory
+
+    def _note_sealed(self, partition: PartitionLog, segment: Segment) -> None:
+        self._sealed.append((partition, segment))
+        self.write_behind.save_file(
+            partition.disk_directory / f"{partition.log_end:020d}.producers", partition.producers.encode()
+        )
+
+    async def _tick(self) -> None:
+        ticks = 0
+        while True:
+            await asyncio.sleep(TICK)
+            ticks += 1
+            if ticks % HEARTBEAT_TICKS == 0:
+                self._node.beat()
+                self.readers.refresh()
+            try:
+                self._reclaim()
+            except Exception:
+                log.exception("reclaiming memory failed")
+
+    def _reclaim(self) -> None:
+        use = self.pool.use
+        if use.retiring or use.detached:
+            self.pool.collect(self.readers.pins())
+            self._room.set()
+        short = self._reserve - self.pool.available - self.pool.use.retiring
+        kept: list[tuple[PartitionLog, Segment]] = []
+        while short > 0 and self._sealed:
+            partition, segment = self._sealed.popleft()
+            if segment.memory is None or partition.deleted:
+                continue
+            if not segment.evictable:
+                kept.append((partition, segment))
+                if len(kept) > 64:
+                    break
+                continue
+            short -= segment.memory.size
+            partition.evict(segment)
+            self.evictions += 1
+        self._sealed.extendleft(reversed(kept))
+        if self.pool.available > 0:
+            self._room.set()
+
+    # Slower things
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(self._retention_seconds)
+            for partition in list(self.logs.values()):
+                if partition.deleted or partition.damage is not None:
+                    continue
+                try:
+                    await self._retain(partition)
+                    if wants_compaction(partition, self._clock()):
+                        await compact(partition, self.write_behind, self._clock())
+                    partition.producers.expire(self._clock() - PRODUCER_EXPIRY_MS)
+                except Exception:
+                    log.exception("housekeeping of %r failed", partition)
+
+    async def _retain(self, partition: PartitionLog) -> None:
+        """Retention by time and by size, from the old end, whole sealed segments below the watermark."""
+        config = partition.config
+        if not config.delete or not partition.segments:
+            return
+        now = self._clock()
+        newest = partition.segments[-1]
+        if (
+            config.retention_ms >= 0
+            and newest.size
+            and newest.max_timestamp < now - config.retention_ms
+            and partition.high_watermark == partition.log_end
+        ):
+            partition.roll()
+        keep_from = partition.log_start
+        excess = partition.size - config.retention_bytes if config.retention_bytes >= 0 else 0
+        for segment in partition.segments[:-1]:
+            expired = config.retention_ms >= 0 and segment.max_timestamp < now - config.retention_ms
+            oversize = excess >= segment.size > 0
+            if not (expired or oversize) or segment.next_offset > partition.high_watermark:
+                break
+            excess -= segment.size
+            keep_from = segment.next_offset
+        if keep_from > partition.log_start:
+            following = next(
+                (s.base_offset for s in partition.segments if s.base_offset >= keep_from), keep_from
+            )
+            await self._drop(partition, partition.advance_log_start(following))
+
+    def totals(self) -> Mapping[str, int]:
+        return {
+            "partitions": len(self.logs),
+            "hot_bytes": sum(partition.hot_size for partition in self.logs.values()),
+            "disk_bytes": sum(partition.size for partition in self.logs.values()),
+            "unflushed_bytes": sum(partition.unflushed for partition in self.logs.values()),
+        }

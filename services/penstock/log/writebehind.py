@@ -1,0 +1,250 @@
+"""Write-behind: every segment's way from shared memory to disk, on a thread of its own.
+
+The event loop collects what is new since the last round; the thread copies it, syncs what asked for
+it, writes the indexes of sealed segments and saves partition state; the loop then notes what is on disk
+and commits what waited for that. A disk that refuses is tried again until it takes the data: nothing
+leaves memory before it is on disk, so a full disk ends in refused appends, never in lost records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from penstock.log.config import Durability
+from penstock.log.partition import CEILING_STEP, PartitionLog
+from penstock.log.segment import Segment
+from penstock.log.state import LocalState, PartitionRecord
+from penstock.shm.memory import SegmentMemory
+
+log = logging.getLogger(__name__)
+
+DELAY: Final = 0.03
+"""Seconds that new bytes may wait, so that one write takes many batches."""
+RETRY: Final = 0.5
+_ROUND_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Copy:
+    segment: Segment
+    memory: SegmentMemory
+    start: int
+    end: int
+    finish: bool
+
+
+@dataclass(slots=True)
+class _Round:
+    partitions: list[PartitionLog] = field(default_factory=list)
+    copies: list[_Copy] = field(default_factory=list)
+    syncs: list[Segment] = field(default_factory=list)
+    commits: list[tuple[PartitionLog, int]] = field(default_factory=list)
+    files: list[tuple[Path, bytes]] = field(default_factory=list)
+    records: list[PartitionRecord] = field(default_factory=list)
+    ceilings: list[tuple[PartitionLog, int]] = field(default_factory=list)
+    more: bool = False
+
+
+class WriteBehind:
+    def __init__(self, state: LocalState, record_of: Callable[[PartitionLog], PartitionRecord]) -> None:
+        self._state = state
+        self._record_of = record_of
+        self._dirty: list[PartitionLog] = []
+        self._files: list[tuple[Path, bytes]] = []
+        self._changed: set[PartitionLog] = set()
+        self._wanted = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="write-behind")
+        self._task: asyncio.Task[None] | None = None
+        self._rounds: list[asyncio.Future[None]] = []
+        self.failure: str | None = None
+        """What the disk said when it last refused; None while all is well."""
+        self.bytes_written = 0
+        self.oldest_dirty: float | None = None
+        """Monotonic time since when something has been waiting to be written."""
+
+    # Called on the event loop by the logs and the store
+
+    def note_dirty(self, partition: PartitionLog) -> None:
+        self._dirty.append(partition)
+        if self.oldest_dirty is None:
+            self.oldest_dirty = time.monotonic()
+        self._wanted.set()
+        if partition.config.durability is Durability.DISK:
+            self._urgent.set()
+
+    def save_file(self, path: Path, content: bytes) -> None:
+        """Write a small file (a producers' snapshot) in the next round."""
+        self._files.append((path, content))
+        self._wanted.set()
+
+    def save_state(self, partition: PartitionLog) -> None:
+        self._changed.add(partition)
+        self._wanted.set()
+
+    async def durable(self) -> None:
+        """Wait until everything asked for so far is on disk; waits for ever while the disk refuses."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rounds.append(waiter)
+        self._wanted.set()
+        self._urgent.set()
+        await waiter
+
+    async def on_thread(self, work: Callable[[], None]) -> None:
+        """Run something on the disk thread, between rounds."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    @property
+    def lag(self) -> float:
+        return 0.0 if self.oldest_dirty is None else time.monotonic() - self.oldest_dirty
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="write-behind")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown()
+
+    # The task
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._wanted.wait()
+            if not self._urgent.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._urgent.wait(), DELAY)
+            self._wanted.clear()
+            self._urgent.clear()
+            waiters, self._rounds = self._rounds, []
+            started = time.monotonic()
+            work = self._collect()
+            error = await loop.run_in_executor(self._thread, self._write, work)
+            self._settle(work, error, started)
+            if error is not None:
+                self._rounds = waiters + self._rounds
+                await asyncio.sleep(RETRY)
+            elif work.more:
+                self._rounds = waiters + self._rounds
+                self._urgent.set()
+            else:
+                for waiter in waiters:
+                    if not waiter.done():
+                        waiter.set_result(None)
+
+    def _collect(self) -> _Round:
+        work = _Round(files=self._files)
+        self._files = []
+        dirty, self._dirty = self._dirty, []
+        budget = _ROUND_BYTES
+        for partition in dirty:
+            partition.dirty = False
+            if partition.deleted:
+                continue
+            if budget <= 0:
+                partition.dirty = True
+                self._dirty.append(partition)
+                work.more = True
+                continue
+            work.partitions.append(partition)
+            sync = partition.config.durability is Durability.DISK
+            for segment in _unwritten(partition):
+                memory = segment.memory
+                assert memory is not None
+                memory.holds += 1
+                work.copies.append(_Copy(segment, memory, segment.flushed, segment.size, segment.sealed))
+                budget -= segment.size - segment.flushed
+                if sync:
+                    work.syncs.append(segment)
+            if sync:
+                work.commits.append((partition, partition.log_end))
+            if partition.ceiling - partition.log_end < CEILING_STEP // 2:
+                work.ceilings.append((partition, partition.log_end + CEILING_STEP))
+                self._changed.add(partition)
+        raised = dict(work.ceilings)
+        for partition in self._changed:
+            if not partition.deleted:
+                work.partitions.append(partition)
+                record = self._record_of(partition)
+                ceiling = max(record.ceiling, raised.get(partition, 0))
+                work.records.append(replace(record, ceiling=ceiling))
+        self._changed = set()
+        return work
+
+    def _write(self, work: _Round) -> OSError | None:
+        """On the thread. What was done before an error is noted by the caller all the same."""
+        try:
+            for copy in work.copies:
+                copy.segment.write_from(copy.memory, copy.start, copy.end)
+                self.bytes_written += copy.end - copy.start
+            for path, content in work.files:
+                temporary = path.with_suffix(".tmp")
+                temporary.write_bytes(content)
+                temporary.rename(path)
+            for segment in work.syncs:
+                segment.sync()
+            for copy in work.copies:
+                if copy.finish:
+                    copy.segment.finish_file()
+            self._state.save(work.records)
+        except OSError as error:
+            return error
+        except Exception as error:  # sqlite3 has its own words for a full disk
+            return OSError(str(error))
+        return None
+
+    def _settle(self, work: _Round, error: OSError | None, started: float) -> None:
+        for copy in work.copies:
+            copy.memory.holds -= 1
+        if error is not None:
+            if self.failure is None:
+                log.error(
+                    "disk refused to take the log: %s; records stay in memory, trying again every %.1f s",
+                    error,
+                    RETRY,
+                )
+            self.failure = str(error)
+            self._retry(work)
+            return
+        if self.failure is not None:
+            log.info("disk takes the log again after: %s", self.failure)
+            self.failure = None
+        for copy in work.copies:
+            copy.segment.flushed = copy.end
+        for partition, offset in work.commits:
+            partition.commit(offset)
+        for partition, ceiling in work.ceilings:
+            partition.ceiling = max(partition.ceiling, ceiling)
+        self.oldest_dirty = started if self._dirty else None
+
+    def _retry(self, work: _Round) -> None:
+        self._files = work.files + self._files
+        for partition in work.partitions:
+            self._changed.add(partition)
+            if not partition.dirty and not partition.deleted:
+                partition.dirty = True
+                self._dirty.append(partition)
+        self._wanted.set()
+
+
+def _unwritten(partition: PartitionLog) -> list[Segment]:
+    """Hot segments with bytes that are not on disk, or sealed ones whose file is still open, in order."""
+    found = []
+    for segment in reversed(partition.segments):
+        if segment.memory is None or (
+            segment.sealed and segment.flushed == segment.size and segment.descriptor < 0
+        ):
+            break
+        if segment.size > segment.flushed or (segment.sealed and segment.descriptor >= 0):
+            found.append(segment)
+    return found[::-1]

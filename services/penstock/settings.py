@@ -1,0 +1,161 @@
+"""A broker's settings: one model, filled from the command line, the environment and a TOML file.
+
+In that order of precedence; `sources` remembers which one each value came from. Sizes are numbers with a
+unit (`512MiB`, `8GB`), addresses HOST:PORT.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+_UNITS: Final = {
+    "": 1,
+    "b": 1,
+    "k": 1 << 10,
+    "kib": 1 << 10,
+    "kb": 1000,
+    "m": 1 << 20,
+    "mib": 1 << 20,
+    "mb": 1000**2,
+    "g": 1 << 30,
+    "gib": 1 << 30,
+    "gb": 1000**3,
+}
+_SIZE: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(value: object) -> int:
+    """Bytes from 4096, "64KiB", "1.5 GB"."""
+    if isinstance(value, int):
+        return value
+    match = _SIZE.fullmatch(str(value))
+    if match is None or match[2].lower() not in _UNITS:
+        raise ValueError(f"{value!r} is not a size; write it like 512MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2].lower()])
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+def _default_shm() -> Path:
+    shared = Path("/dev/shm")
+    return (shared if shared.is_dir() else Path(tempfile.gettempdir())) / "penstock"
+
+
+def _default_memory() -> int:
+    """A quarter of what the file system behind shared memory has, 4 GiB at most."""
+    try:
+        stat = os.statvfs("/dev/shm")
+        return max(64 << 20, min(4 << 30, stat.f_frsize * stat.f_blocks // 4))
+    except OSError:
+        return 256 << 20
+
+
+class Settings(BaseSettings):
+    """Everything a broker can be told. Field names are the option names with underscores."""
+
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_", extra="forbid")
+
+    broker_id: int = Field(1, ge=0, description="this broker's number in the cluster")
+    rack: str | None = Field(None, description="where it stands, for placing replicas")
+    listen: str = Field("127.0.0.1:9092", description="where Kafka clients connect")
+    advertise: str | None = Field(
+        None, description="what clients are told to connect to, if not the listen address"
+    )
+    http: str = Field("127.0.0.1:9644", description="health, metrics and JSON views")
+    data_dir: Path = Field(Path("penstock-data"), description="the log on disk")
+    shm_dir: Path = Field(default_factory=_default_shm, description="the log in shared memory")
+    memory: Size = Field(default_factory=_default_memory, description="budget for the log in shared memory")
+    request_memory: Size = Field(256 << 20, description="budget for requests that are being received")
+    max_request: Size = Field(100 << 20, description="largest request taken")
+    max_fetch: Size = Field(64 << 20, description="largest fetch response given")
+    auto_create_topics: bool = Field(True, description="make a topic when a client asks for its metadata")
+    default_partitions: int = Field(1, ge=1, description="partitions of topics made without a number")
+    offsets_partitions: int = Field(16, ge=1, description="partitions of __consumer_offsets")
+    group_initial_rebalance_ms: int = Field(
+        300, ge=0, description="how long a new group waits for more members"
+    )
+    retention_check_seconds: float = Field(5.0, gt=0, description="how often retention and compaction run")
+    topic_defaults: dict[str, str] = Field(
+        default_factory=dict, description="topic configs that differ from Kafka's defaults"
+    )
+    log_level: str = Field("info", description="debug, info, warning or error")
+    log_json: bool = Field(False, description="log lines as JSON")
+
+    @field_validator("listen", "http", "advertise")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        host, separator, port = value.rpartition(":")
+        if not separator or not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"{value!r} is not HOST:PORT")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _is_level(cls, value: str) -> str:
+        if value.lower() not in ("debug", "info", "warning", "error"):
+            raise ValueError("must be debug, info, warning or error")
+        return value.lower()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)  # `load` merges the sources itself, so that it can tell them apart
+
+
+class SettingsError(Exception):
+    """A setting that can't be used, told as `where: what`."""
+
+
+def load(
+    options: Mapping[str, Any], environment: Mapping[str, str], file: Path | None
+) -> tuple[Settings, dict[str, str]]:
+    """The settings in force and where each comes from."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if file is not None:
+        try:
+            found = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise SettingsError(f"{file}: {error.strerror}") from None
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{file}: {error}") from None
+        for key, value in found.items():
+            name = key.replace("-", "_")
+            values[name], sources[name] = value, str(file)
+    for name in Settings.model_fields:
+        variable = f"PENSTOCK_{name.upper()}"
+        if variable in environment:
+            text: Any = environment[variable]
+            if name == "topic_defaults":
+                text = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+            values[name], sources[name] = text, variable
+    for name, value in options.items():
+        if value is not None:
+            values[name], sources[name] = value, f"--{name.replace('_', '-')}"
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            name = str(problem["loc"][0]) if problem["loc"] else "settings"
+            problems.append(f"{sources.get(name, name)}: {problem['msg']}")
+        raise SettingsError("; ".join(problems)) from None
+    return settings, {name: sources.get(name, "default") for name in Settings.model_fields}

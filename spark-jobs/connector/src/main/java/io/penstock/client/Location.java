@@ -1,0 +1,29 @@
+package io.penstock.client;
+
+import io.penstock.shm.PartitionMemory;
+import io.penstock.shm.SharedMemory;
+import java.io.IOException;
+import java.io.Serializable;
+import java.nio.file.Path;
+import java.util.HexFormat;
+
+/** Where a partition is led, and where its leader keeps its memory if that is known. */
+public record Location(TopicPartition partition, int brokerId, Endpoint endpoint, Memory memory)
+    implements Serializable {
+
+  /** A partition's place in its leader's shared memory, and the broker process that this holds for. */
+  public record Memory(
+      String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
+      implements Serializable {}
+
+  /** Maps the partition if its memory is on this machine. */
+  public PartitionMemory map() throws IOException {
+    return SharedMemory.ofThisProcess().partition(
+        Path.of(memory.brokerDirectory),
+        brokerId,
+        memory.incarnation,
+        HexFormat.of().parseHex(memory.topicId),
+        partition.partition(),
+        Path.of(memory.directory));
+  }
+}

@@ -1,0 +1,154 @@
+"""Real brokers as real processes, for tests: each with its own ports and directories."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class BrokerProcess:
+    """`penstock broker` as a child process. Stop it, kill it, start it again on the same directories."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        memory: str = "256MiB",
+        options: tuple[str, ...] = (),
+        environment: dict[str, str] | None = None,
+        shm_dir: Path | None = None,
+    ) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.shm_dir = shm_dir or Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/dev/shm"))
+        self.port = free_port()
+        self.http_port = free_port()
+        self.memory = memory
+        self.options = options
+        self.environment = environment or {}
+        self.log_path = directory / "broker.log"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def http(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def memory_dir(self) -> Path:
+        """Where node.ctl is."""
+        return self.shm_dir / "1"
+
+    def start(self, timeout: float = 30.0) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            start = log.tell()
+            self.process = subprocess.Popen(
+                [
+                    *PENSTOCK,
+                    "broker",
+                    "--listen",
+                    self.address,
+                    "--http",
+                    f"127.0.0.1:{self.http_port}",
+                    "--data-dir",
+                    str(self.data_dir),
+                    "--shm-dir",
+                    str(self.shm_dir),
+                    "--memory",
+                    self.memory,
+                    *self.options,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+            )
+        deadline = time.monotonic() + timeout
+        while not re.search(rb"^ready:", self.log_path.read_bytes()[start:], re.MULTILINE):
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"the broker did not get ready:\n{self.log_text()}")
+            time.sleep(0.01)
+        return self
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def stop(self, timeout: float = 15.0) -> int:
+        """A clean stop; returns the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def lose_memory(self) -> None:
+        """As after a reboot."""
+        shutil.rmtree(self.shm_dir, ignore_errors=True)
+        self.shm_dir.mkdir()
+
+    def close(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        shutil.rmtree(self.shm_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def eventually(condition: object, timeout: float = 10.0, interval: float = 0.02) -> None:
+    """Wait until condition() is true; fail with its last value otherwise."""
+    assert callable(condition)
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return
+        assert time.monotonic() < deadline, f"still {value!r} after {timeout} s"
+        time.sleep(interval)
+
+
+@contextlib.contextmanager
+def background(work: object) -> Iterator[threading.Thread]:
+    """Run a function on a thread for the length of a block."""
+    assert callable(work)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(30)
