@@ -6,6 +6,7 @@ unit (`512MiB`, `8GB`), addresses HOST:PORT.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -74,7 +75,9 @@ class Settings(BaseSettings):
     http: str = Field("127.0.0.1:9644", description="health, metrics and JSON views")
     data_dir: Path = Field(Path("penstock-data"), description="the log on disk")
     shm_dir: Path = Field(default_factory=_default_shm, description="the log in shared memory")
-    memory: Size = Field(default_factory=_default_memory, description="budget for the log in shared memory")
+    memory: Size = Field(
+        default_factory=_default_memory, ge=1 << 20, description="budget for the log in shared memory"
+    )
     request_memory: Size = Field(256 << 20, description="budget for requests that are being received")
     max_request: Size = Field(100 << 20, description="largest request taken")
     max_fetch: Size = Field(64 << 20, description="largest fetch response given")
@@ -108,6 +111,24 @@ class Settings(BaseSettings):
             raise ValueError("must be debug, info, warning or error")
         return value.lower()
 
+    @field_validator("topic_defaults", mode="before")
+    @classmethod
+    def _are_topic_configs(cls, value: object) -> object:
+        if not isinstance(value, dict) or not value:
+            return value
+        from penstock.log.config import LogConfig  # not for everybody who only wants settings
+        from penstock.wire.errors import KafkaError
+
+        texts = {
+            name: each if isinstance(each, str) else json.dumps(each)  # TOML has numbers and booleans
+            for name, each in value.items()
+        }
+        try:
+            LogConfig.parse(texts)
+        except KafkaError as error:
+            raise ValueError(str(error)) from None
+        return texts
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -118,6 +139,14 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load` merges the sources itself, so that it can tell them apart
+
+
+def _parse_pairs(variable: str, text: str) -> dict[str, str]:
+    pairs = [part.strip() for part in text.split(",") if part.strip()]
+    for pair in pairs:
+        if "=" not in pair:
+            raise SettingsError(f"{variable}: {pair!r} is not name=value")
+    return dict(pair.split("=", 1) for pair in pairs)
 
 
 class SettingsError(Exception):
@@ -145,7 +174,7 @@ def load(
         if variable in environment:
             text: Any = environment[variable]
             if name == "topic_defaults":
-                text = dict(part.split("=", 1) for part in text.split(",") if "=" in part)
+                text = _parse_pairs(variable, text)
             values[name], sources[name] = text, variable
     for name, value in options.items():
         if value is not None:
@@ -156,6 +185,12 @@ def load(
         problems = []
         for problem in error.errors():
             name = str(problem["loc"][0]) if problem["loc"] else "settings"
-            problems.append(f"{sources.get(name, name)}: {problem['msg']}")
+            where = sources.get(name, name)
+            if file is not None and where == str(file):
+                where = f"{where}: {name}"
+            if problem["type"] == "extra_forbidden":
+                problems.append(f"{where}: there is no such setting; `penstock config` lists them")
+            else:
+                problems.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
         raise SettingsError("; ".join(problems)) from None
     return settings, {name: sources.get(name, "default") for name in Settings.model_fields}

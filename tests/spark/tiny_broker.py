@@ -140,7 +140,8 @@ class TinyBroker:
         self.node[layout.NODE_BROKER] = BROKER
         self.node[layout.NODE_INCARNATION] = self.incarnation
         self.partitions = [
-            TinyPartition(self.directory, self.topic_id, number, self.incarnation) for number in range(partitions)
+            TinyPartition(self.directory, self.topic_id, number, self.incarnation)
+            for number in range(partitions)
         ]
         self.offers_push = True
         self.fetches = 0
@@ -177,9 +178,13 @@ class TinyBroker:
             frame = stream.read(struct.unpack(">i", head)[0])
             key, _version, correlation, client = struct.unpack_from(">hhih", frame)
             body = frame[10 + max(0, client) :]
-            answer = {18: self.api_versions, 3: self.metadata, 2: self.list_offsets, 1: self.fetch, 20001: self.subscribe}[
-                key
-            ](body)
+            answer = {
+                18: self.api_versions,
+                3: self.metadata,
+                2: self.list_offsets,
+                1: self.fetch,
+                20001: self.subscribe,
+            }[key](body)
             socket.sendall(struct.pack(">ii", len(answer) + 4, correlation) + answer)
 
     def api_versions(self, _body: bytes) -> bytes:
@@ -191,7 +196,11 @@ class TinyBroker:
     def metadata(self, _body: bytes) -> bytes:
         host = text("127.0.0.1")
         out = struct.pack(">iii", 0, 1, BROKER) + host + struct.pack(">ih", self.port, -1)
-        out += struct.pack(">hiih", -1, BROKER, 1, 0) + text(self.topic) + struct.pack(">bi", 0, len(self.partitions))
+        out += (
+            struct.pack(">hiih", -1, BROKER, 1, 0)
+            + text(self.topic)
+            + struct.pack(">bi", 0, len(self.partitions))
+        )
         for number in range(len(self.partitions)):
             out += struct.pack(">hiiiiiiii", 0, number, BROKER, 0, 1, BROKER, 1, BROKER, 0)
         return out
@@ -214,13 +223,19 @@ class TinyBroker:
         number, _epoch, offset = struct.unpack_from(">iiq", body, 31 + length + 4)
         partition = self.partitions[number]
         error = 1 if offset < partition.log_start or offset > partition.end else 0
-        found = [raw for base, raw in partition.batches if base + struct.unpack_from(">i", raw, 23)[0] >= offset]
+        found = [
+            raw for base, raw in partition.batches if base + struct.unpack_from(">i", raw, 23)[0] >= offset
+        ]
         records = b"" if error else b"".join(found)[: 1 << 20]
         if not records:
             time.sleep(0.05)
         head = struct.pack(">ihii", 0, 0, 0, 1) + text(self.topic) + struct.pack(">i", 1)
         end = partition.end
-        return head + struct.pack(">ihqqqii", number, error, end, end, partition.log_start, 0, len(records)) + records
+        return (
+            head
+            + struct.pack(">ihqqqii", number, error, end, end, partition.log_start, 0, len(records))
+            + records
+        )
 
     def subscribe(self, body: bytes) -> bytes:
         asked = json.loads(body[4:])

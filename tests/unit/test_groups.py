@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import itertools
+import time
 import types
 import typing
 from collections.abc import AsyncIterator, Callable
@@ -406,6 +407,21 @@ async def test_the_first_join_does_not_wait_past_the_rebalance_timeout() -> None
     assert first.done()
 
 
+async def test_the_event_loops_own_time_drives_a_group_too(world: World) -> None:
+    settings = GroupSettings(initial_rebalance_delay_ms=1)
+    world.coordinator = GroupCoordinator(world.log, world.topics, settings)
+    await world.load()
+    one = Consumer(world)
+    async with asyncio.timeout(10):
+        assert (await one.join())["generation_id"] == 1
+    await assign(one)
+    await one.commit(3)
+    (committed,) = world.group().offsets.values()
+    assert abs(committed.commit_timestamp - time.time() * 1000) < 10 * SECOND
+    for partition in range(PARTITIONS):
+        world.coordinator.unload(partition)
+
+
 async def test_the_protocol_is_the_one_most_members_prefer_of_those_all_know(world: World) -> None:
     choices = [("a", "b", "c"), ("c", "b"), ("b", "c", "x")]
     consumers = [Consumer(world) for _ in choices]
@@ -733,6 +749,39 @@ async def test_an_assignment_holds_only_when_the_log_has_it(world: World) -> Non
     assert world.group().state == "Stable"
 
 
+async def test_a_leader_that_repeats_itself_is_taken_at_its_first_word(world: World) -> None:
+    one = Consumer(world)
+    (join,) = await begin(one)
+    await world.timers.advance(0)
+    await join
+    world.log.gate.clear()
+    first = asyncio.create_task(one.sync({one.member_id: b"first"}))
+    await settle()
+    second = asyncio.create_task(one.sync({one.member_id: b"second"}))
+    await settle()
+    world.log.gate.set()
+    assert (await first)["error_code"] is ErrorCode.rebalance_in_progress
+    assert (await second)["assignment"] == b"first"
+    assert (await World(world.log).load()).group() == world.group()
+
+
+async def test_the_session_of_who_waited_for_its_assignment_starts_with_it(world: World) -> None:
+    one, two = Consumer(world), Consumer(world)
+    joins = await begin(one, two)
+    await world.timers.advance(0)
+    await asyncio.gather(*joins)
+    leader, follower = (one, two) if one.leads else (two, one)
+    waiting = asyncio.create_task(follower.sync())
+    for _ in range(3):
+        await world.timers.advance(6 * SECOND)
+        assert await leader.heartbeat() is OK
+    assert (await leader.sync())["error_code"] is (await waiting)["error_code"] is OK
+    await world.timers.advance(9 * SECOND)
+    assert await leader.heartbeat() is OK
+    await world.timers.advance(2 * SECOND)
+    assert await leader.heartbeat() is ErrorCode.rebalance_in_progress
+
+
 async def test_an_assignment_stored_after_the_next_rebalance_began_is_not_used(world: World) -> None:
     one, two = Consumer(world), Consumer(world)
     (join,) = await begin(one)
@@ -832,6 +881,42 @@ async def test_a_static_members_place_is_kept_through_a_rebalance(world: World) 
     await world.timers.advance(60 * SECOND)
     assert (await waiting)["generation_id"] == 2
     assert len(two.last_join["members"]) == 2
+
+
+async def test_static_members_that_all_missed_a_rebalance_may_still_come_to_it(world: World) -> None:
+    one, two, guest = Consumer(world, "i1"), Consumer(world, "i2"), Consumer(world)
+    one.session = two.session = 1000 * SECOND
+    await form(world, one, two, guest)
+    await guest.leave()
+    await world.timers.advance(61 * SECOND)
+    assert world.group().state == "PreparingRebalance"
+    (waiting,) = await begin(one)
+    await world.timers.advance(60 * SECOND)
+    assert (await waiting)["generation_id"] == 2
+    assert one.leads
+
+
+async def test_of_three_starts_of_a_static_member_the_last_one_counts(world: World) -> None:
+    await form(world, Consumer(world, "i1"))
+    world.log.gate.clear()
+    second, third = Consumer(world, "i1"), Consumer(world, "i1")
+    joins = await begin(second, third)
+    world.log.gate.set()
+    codes = [(await join)["error_code"] for join in joins]
+    assert codes == [ErrorCode.fenced_instance_id, OK]
+    assert await third.heartbeat() is OK
+
+
+async def test_a_static_member_returning_as_a_rebalance_begins_takes_part_in_it(world: World) -> None:
+    one, two = Consumer(world, "i1"), Consumer(world, "i2")
+    await form(world, one, two)
+    world.log.gate.clear()
+    (returning,) = await begin(Consumer(world, "i2"))
+    (newcomer,) = await begin(Consumer(world))
+    world.log.gate.set()
+    assert (await returning)["error_code"] is ErrorCode.rebalance_in_progress
+    joins = await begin(one, Consumer(world, "i2"))
+    assert {(await join)["generation_id"] for join in (*joins, newcomer)} == {2}
 
 
 async def test_a_static_member_leaves_when_its_session_ends(world: World) -> None:
@@ -1120,6 +1205,21 @@ async def test_old_clients_choose_their_own_retention(world: World) -> None:
     assert await reloaded.coordinator.expire(world.timers.now + 5 * SECOND) == 1
 
 
+async def test_a_commit_on_its_way_saves_an_offset_from_expiry(world: World) -> None:
+    await world.commit(1)
+    await world.timers.advance(8 * DAY)
+    world.log.gate.clear()
+    commit = asyncio.create_task(world.commit(2))
+    await settle()
+    expiry = asyncio.create_task(world.coordinator.expire(world.timers.now))
+    await settle()
+    world.log.gate.set()
+    assert await commit is OK
+    assert await expiry == 0
+    for now in (world, await World(world.log).load()):
+        assert await now.committed() == 2
+
+
 async def test_a_group_someone_is_about_to_join_is_not_expired(world: World) -> None:
     one = Consumer(world)
     await one.join_once()
@@ -1322,16 +1422,18 @@ async def test_who_waits_is_told_when_the_group_moves_away(world: World) -> None
     assert world.timers.armed == 0
 
 
-async def test_a_partition_taken_away_while_it_loads_is_not_served() -> None:
-    world = World()
-    partition = world.log.partition_for("g")
+async def test_a_partition_taken_away_while_it_loads_is_not_served(world: World) -> None:
+    await form(world, Consumer(world))
     world.log.reading.clear()
-    loading = asyncio.create_task(world.coordinator.load(partition))
+    successor = World(world.log)
+    partition = world.log.partition_for("g")
+    loading = asyncio.create_task(successor.coordinator.load(partition))
     await settle()
-    world.coordinator.unload(partition)
+    successor.coordinator.unload(partition)
     world.log.reading.set()
     await loading
-    assert await world.commit(1) is ErrorCode.not_coordinator
+    assert await successor.commit(1) is ErrorCode.not_coordinator
+    assert successor.timers.armed == 0
 
 
 async def test_a_partition_that_cannot_be_read_is_not_served(world: World) -> None:

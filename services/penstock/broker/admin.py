@@ -243,6 +243,7 @@ class AdminHandlers:
             topic = self._context.registry.by_name.get(resource.resource_name)
             configs = dict(topic.configs) if topic else {}
             try:
+                _check_is_topic(resource)
                 for entry in resource.configs:
                     _apply(configs, entry.name, entry.config_operation, entry.value)
             except KafkaError as error:
@@ -255,11 +256,7 @@ class AdminHandlers:
 
     async def _alter(self, resource: Any, configs: dict[str, str], validate_only: bool) -> Tree:
         try:
-            if resource.resource_type != TOPIC_RESOURCE:
-                raise KafkaError(
-                    ErrorCode.invalid_request,
-                    "only topic configs can be altered; a broker's are its settings, read at start",
-                )
+            _check_is_topic(resource)
             await self._keeper.configure(resource.resource_name, configs, validate_only=validate_only)
             return {**_resource(resource), "error_code": ErrorCode.none, "error_message": None}
         except KafkaError as error:
@@ -308,6 +305,14 @@ class AdminHandlers:
 
 def _resource(resource: Any) -> dict[str, Any]:
     return {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+
+
+def _check_is_topic(resource: Any) -> None:
+    if resource.resource_type != TOPIC_RESOURCE:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            "only topic configs can be altered; a broker's are its settings, read at start",
+        )
 
 
 def _apply(configs: dict[str, str], name: str, operation: int, value: str | None) -> None:

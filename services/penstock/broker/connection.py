@@ -24,7 +24,8 @@ log = logging.getLogger(__name__)
 OWN_BUFFER: Final = 32 * 1024
 FIRST_BORROW: Final = 1024 * 1024
 MAX_PIPELINED: Final = 64
-GROWTH_PATIENCE: Final = 10.0
+PATIENCE: Final = 10.0
+"""Seconds a large frame may stand still while others wait for its buffer."""
 
 
 class Dispatch(Protocol):
@@ -64,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parsed = 0
         """How far frames were handled, while a blocking request still looks at its bytes."""
         self._waits_for_buffers = False
+        self._received_at = 0.0
         self._slots: deque[_Slot] = deque()
         self._sent_holds: list[Reply] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,6 +111,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         self.bytes_in += nbytes
+        if self._buffer is not self._own:
+            self._received_at = time.monotonic()
         self._parse()
 
     def eof_received(self) -> bool:
@@ -137,7 +141,8 @@ class Connection(asyncio.BufferedProtocol):
                 return
             end = start + 4 + length
             if end > self._filled:
-                if end - start > len(self._buffer) or self._frame_end:
+                # A large buffer is only for bytes that came: the promise of many costs nothing.
+                if self._frame_end or self._filled - start == len(self._buffer):
                     self._grow(start, end - start)
                     return
                 break
@@ -169,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._buffer is not self._own and received < len(self._buffer):
             return
         wanted = min(size, max(FIRST_BORROW, 2 * received))
-        borrowed = self._buffers.borrow(wanted)
+        borrowed = self._buffers.borrow(wanted, self)
         if borrowed is None:
             if start:
                 self._own[:received] = self._own[start : self._filled]
@@ -178,31 +183,31 @@ class Connection(asyncio.BufferedProtocol):
             self._pause_for_buffers()
             return
         borrowed[:received] = self._view[start : self._filled]
+        self._received_at = time.monotonic()
         previous = self._buffer
         self._buffer = borrowed
         self._view = memoryview(borrowed)
         self._filled = received
         if previous is not self._own:
-            self._buffers.give_back(previous)
+            self._buffers.swap(previous)
 
     def _pause_for_buffers(self) -> None:
         self._waits_for_buffers = True
         self._buffers.wait(self._resume_parsing)
         self._set_reading()
-        if self._buffer is not self._own:
-            # Large frames that wait for each other's buffers would wait for ever.
-            asyncio.get_running_loop().call_later(GROWTH_PATIENCE, self._give_up_growing, self._filled)
+        # Holders that stall, or wait for each other's buffers, would hold everybody up for ever.
+        asyncio.get_running_loop().call_later(PATIENCE, self._buffers.reap, PATIENCE)
 
-    def _give_up_growing(self, filled: int) -> None:
-        if self._waits_for_buffers and self._filled == filled and not self._closing:
-            self._refuse("no receive buffer for a large frame; raise request-memory")
+    def give_up_if_idle(self, seconds: float) -> None:
+        if time.monotonic() - self._received_at >= seconds:
+            self._refuse("nothing came of a large frame while others wait for buffers")
 
     def _return_borrowed(self) -> None:
         self._frame_end = 0
         if self._buffer is not self._own:
             borrowed, self._buffer = self._buffer, self._own
             self._view = memoryview(self._own)
-            self._buffers.give_back(borrowed)
+            self._buffers.give_back(borrowed, self)
 
     def _handle(self, frame: memoryview) -> None:
         self.requests += 1

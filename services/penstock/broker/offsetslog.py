@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Final
 
@@ -22,6 +23,7 @@ _READ: Final = 1 << 20
 class ConsumerOffsets:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
     def partitions(self) -> int:
@@ -35,13 +37,14 @@ class ConsumerOffsets:
         log = self._context.catalog.find(OFFSETS_TOPIC, partition)
         deadline = asyncio.get_running_loop().time() + _TIMEOUT
         header = batch.check_produced(memoryview(encoded), log.config.max_message_bytes)
-        try:
-            result = log.append(header, encoded)
-        except MemoryExhausted as full:
-            raise KafkaError(ErrorCode.coordinator_not_available, str(full)) from None
-        except CeilingReached:
-            await self._context.store.raise_ceiling(log)
-            result = log.append(header, encoded)
+        async with self._turns[partition]:  # a commit that waits must not be overtaken by the next one
+            try:
+                result = log.append(header, encoded)
+            except MemoryExhausted as full:
+                raise KafkaError(ErrorCode.coordinator_not_available, str(full)) from None
+            except CeilingReached:
+                await self._context.store.raise_ceiling(log)
+                result = log.append(header, encoded)
         if not await committed(log, result.next_offset, deadline):
             raise KafkaError(ErrorCode.request_timed_out, "the offset commit was not committed in time")
 

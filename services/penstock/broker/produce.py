@@ -15,6 +15,7 @@ from typing import Final
 from penstock.broker.catalog import Catalog
 from penstock.broker.reply import Answer, Later, Reply
 from penstock.broker.stats import RequestStats
+from penstock.cluster.topics import INTERNAL
 from penstock.log.config import Durability
 from penstock.log.partition import AppendResult, CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
@@ -92,6 +93,8 @@ class ProduceHandler:
         waits: list[_Wait],
     ) -> None:
         log = self._find(topic, produced.partition)
+        if log.topic in INTERNAL:
+            raise KafkaError(ErrorCode.invalid_topic_exception, f"{log.topic} is written by the broker only")
         records = produced.records
         if records is None:
             raise KafkaError(ErrorCode.invalid_record, "no record batch in the request")
@@ -166,7 +169,7 @@ class ProduceHandler:
                 return
             except MemoryExhausted as full:
                 left = deadline - loop.time()
-                if left <= 0 or not await self._store.room(left):
+                if left <= 0 or not await self._store.room(full.size, left):
                     disk = self._store.write_behind.failure
                     why = f"{full}; the disk says: {disk}" if disk else f"{full}; the disk can't keep up"
                     raise KafkaError(ErrorCode.kafka_storage_error, why) from None

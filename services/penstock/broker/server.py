@@ -25,6 +25,7 @@ from penstock.broker.dispatch import Dispatcher, GroupHandler, Handler
 from penstock.broker.fetch import FetchHandler
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.model import GroupSettings
+from penstock.broker.http.server import HttpServer
 from penstock.broker.metadata import MetadataHandlers
 from penstock.broker.offsets import OffsetHandlers
 from penstock.broker.offsetslog import ConsumerOffsets
@@ -36,6 +37,8 @@ from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
 from penstock.log.store import LogStore
 from penstock.settings import Settings
 from penstock.wire.apis import ApiKey
+from penstock.wire.errors import KafkaError
+from penstock.wire.records import CorruptRecords
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,7 @@ class Broker:
         self.settings = settings
         self.started_at = time.time()
         self.ready = False
+        self._stopping = False
         self.connections: set[Connection] = set()
         self.stats = RequestStats()
         self.catalog = Catalog()
@@ -65,6 +69,7 @@ class Broker:
         _raise_descriptor_limit()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_directory(settings.data_dir)
+        self.http = HttpServer(settings.http)
         self.metadata_store = SqliteMetadata(settings.data_dir / "metadata.db")
         self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
         await self.registry.load()
@@ -100,12 +105,17 @@ class Broker:
         await self.keeper.open_all()
         await self.keeper.ensure(OFFSETS_TOPIC)
         for partition in range(self.offsets_log.partitions):
-            await self.groups.load(partition)
+            try:
+                await self.groups.load(partition)
+            except (CorruptRecords, KafkaError) as error:
+                # Its groups are answered NOT_COORDINATOR; all others are served.
+                log.error("group offsets: partition %d can't be loaded: %s", partition, error)
         self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
         self._dispatcher = self._wire_up()
         await self._listen()
         self._spawn(self._expire_groups())
         self.ready = True
+        await self.http.start(self)
 
     def _wire_up(self) -> Dispatcher:
         metadata = MetadataHandlers(self.context, self.keeper)
@@ -162,7 +172,17 @@ class Broker:
         assert self._address is not None, "asked before the socket was bound"
         return self._address
 
+    def unready_reason(self) -> str | None:
+        """Why clients should go elsewhere for now; None while all is well."""
+        if self._stopping:
+            return "stopping"
+        if not self.ready:
+            return "starting: the log is being brought back"
+        failure = self.store.write_behind.failure
+        return None if failure is None else f"the disk refuses to take the log: {failure}"
+
     async def stop(self) -> None:
+        self._stopping = True
         self.ready = False
         if self._server is not None:
             self._server.close()
@@ -176,6 +196,7 @@ class Broker:
         for partition in range(self.offsets_log.partitions):
             self.groups.unload(partition)
         await self.store.stop()
+        await self.http.stop()
         await self.metadata_store.close()
         self._lock.close()
 

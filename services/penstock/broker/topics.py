@@ -12,7 +12,7 @@ from penstock.log.store import PartitionPlace
 OFFSETS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1024 * 1024),
-    "min.cleanable.dirty.ratio": "0.5",
+    "max.message.bytes": str(64 * 1024 * 1024),  # a group with thousands of offsets goes in one batch
 }
 
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
-import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 
-from penstock.broker.server import AlreadyRunning, Broker
-from penstock.cli.logs import set_up_logging
-from penstock.settings import Settings, SettingsError, load
+from penstock.cli.terminal import fail
 
-log = logging.getLogger("penstock")
+if TYPE_CHECKING:
+    from penstock.settings import Settings
 
 
 def broker(
@@ -28,14 +24,25 @@ def broker(
     memory: Annotated[str | None, typer.Option(help="Budget for shared memory, like 4GiB.")] = None,
     broker_id: Annotated[int | None, typer.Option(help="This broker's number.")] = None,
     advertise: Annotated[str | None, typer.Option(help="What clients are told to connect to.")] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(envvar="PENSTOCK_CONFIG", help="A TOML file with settings.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_json: Annotated[bool | None, typer.Option(help="Log lines as JSON.")] = None,
 ) -> None:
-    """Run a broker. All options have defaults; PENSTOCK_... variables and a TOML file set them too.
+    """Run a broker until it gets SIGTERM.
+
+    All options have defaults; PENSTOCK_... variables and a TOML file set them too, and more: `penstock
+    config` shows them all. Prints one line that starts with "ready:" when clients can come.
 
     Example: penstock broker --listen 127.0.0.1:9092 --data-dir ./data --memory 2GiB
     """
+    import uvloop
+
+    from penstock.broker.server import AlreadyRunning
+    from penstock.cli.logs import set_up_logging
+    from penstock.settings import SettingsError, load
+
     options = {
         "listen": listen,
         "http": http,
@@ -50,25 +57,28 @@ def broker(
     try:
         settings, _ = load(options, os.environ, config)
     except SettingsError as error:
-        typer.echo(f"penstock broker: {error}", err=True)
-        raise typer.Exit(2) from None
+        fail(str(error), code=2)
     set_up_logging(settings.log_level, as_json=settings.log_json)
     try:
         uvloop.run(run(settings))
     except (AlreadyRunning, OSError) as error:
-        typer.echo(f"penstock broker: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(str(error))
 
 
 async def run(settings: Settings) -> None:
+    from penstock.broker.server import Broker
+
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     server = Broker(settings)
     await server.start()
-    print(f"ready: kafka {server.listen_address}", flush=True)
+    print(
+        f"ready: kafka {server.listen_address} http {server.http.url} "
+        f"shm {server.store.memory_directory} data {settings.data_dir.resolve()}",
+        flush=True,
+    )
     await stopped.wait()
     await server.stop()
     print("stopped: everything is on disk", flush=True)
-    sys.stdout.flush()

@@ -1,17 +1,45 @@
-"""The `penstock` command."""
+"""The `penstock` command: a registry. Each command is a module, which imports what it needs when it runs."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from penstock.cli.broker import broker
+from penstock.cli import broker, config, consume, group, inspect, load, produce, status, topic
+from penstock.cli.terminal import Commands
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Penstock: a stream log in shared memory.")
-app.command()(broker)
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(broker.broker)
+app.command()(config.config)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.command()(produce.produce)
+app.command()(consume.consume)
+app.command()(load.load)
+app.command()(status.status)
+app.command()(inspect.inspect)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from penstock import __version__
+
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def main() -> None:
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which this is.")
+    ] = False,
+) -> None:
     """Penstock: a Kafka-compatible streaming store that keeps its log in shared memory next to Spark."""
 
 

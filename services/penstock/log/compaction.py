@@ -115,7 +115,12 @@ def _rewrite(
         ]
         if records and len(survivors) == len(records):
             kept.append(bytes(whole))
-        elif survivors or last_of_producer.get(header.producer_id) == header.base_offset:
+        elif (
+            survivors
+            or last_of_producer.get(header.producer_id) == header.base_offset
+            # A reader must come to the segment's end even if its last records are gone.
+            or header.next_offset == segment.next_offset
+        ):
             kept.append(
                 encode_batch(
                     survivors,

@@ -144,7 +144,7 @@ class PartitionLog:
         words = self.control.words
         words[PartitionControl.APPEND] = end
         if idempotent:
-            self.producers.record(header, base)
+            self.producers.record(header, base, self._clock())
         self.records_in += end - base
         self.bytes_in += len(records)
         if self.replicated or self.config.durability is Durability.DISK:

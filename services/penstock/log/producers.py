@@ -31,12 +31,13 @@ class Appended(NamedTuple):
 
 
 class Producer:
-    __slots__ = ("batches", "epoch", "last_timestamp")
+    __slots__ = ("batches", "epoch", "last_append")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[Appended] = deque(maxlen=REMEMBERED)
-        self.last_timestamp = 0
+        self.last_append = 0
+        """When, by this broker's clock: a replay of old records is not an old producer."""
 
 
 class ProducerTable:
@@ -88,25 +89,25 @@ class ProducerTable:
             f"producer {header.producer_id}: sequence {first} after {newest.last_sequence}",
         )
 
-    def record(self, header: BatchHeader, base_offset: int) -> None:
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = self._producers[header.producer_id] = Producer(header.producer_epoch)
         first = header.base_sequence
         last = (first + header.last_offset_delta) % _SEQUENCES
         producer.batches.append(Appended(first, last, base_offset))
-        producer.last_timestamp = header.max_timestamp
+        producer.last_append = now_ms
 
     def expire(self, before: int) -> None:
-        """Forget producers whose last batch is older than `before` (milliseconds)."""
-        for producer_id in [p for p, state in self._producers.items() if state.last_timestamp < before]:
+        """Forget producers whose last append was before `before` (milliseconds)."""
+        for producer_id in [p for p, state in self._producers.items() if state.last_append < before]:
             del self._producers[producer_id]
 
     def encode(self) -> bytes:
         parts = []
         for producer_id, producer in self._producers.items():
             parts.append(
-                _ENTRY.pack(producer_id, producer.epoch, producer.last_timestamp, len(producer.batches))
+                _ENTRY.pack(producer_id, producer.epoch, producer.last_append, len(producer.batches))
             )
             parts.extend(_BATCH.pack(*appended) for appended in producer.batches)
         body = b"".join(parts)
@@ -123,10 +124,10 @@ class ProducerTable:
         table = cls()
         position = 0
         while position < len(body):
-            producer_id, epoch, last_timestamp, count = _ENTRY.unpack_from(body, position)
+            producer_id, epoch, last_append, count = _ENTRY.unpack_from(body, position)
             position += _ENTRY.size
             producer = table._producers[producer_id] = Producer(epoch)
-            producer.last_timestamp = last_timestamp
+            producer.last_append = last_append
             for _ in range(count):
                 producer.batches.append(Appended._make(_BATCH.unpack_from(body, position)))
                 position += _BATCH.size

@@ -70,7 +70,7 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
             end = max(end, control.appended)
         found.committed = control.committed
     found.log_end = end
-    found.producers = _rebuild_producers(found.segments)
+    found.producers = _rebuild_producers(found.segments, now_ms)
     return found
 
 
@@ -233,7 +233,7 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
     segment.size = segment.flushed = end
 
 
-def _rebuild_producers(segments: list[Segment]) -> ProducerTable:
+def _rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
     """The newest snapshot, and every batch since."""
     table = ProducerTable()
     start = 0
@@ -252,6 +252,6 @@ def _rebuild_producers(segments: list[Segment]) -> ProducerTable:
             content = segment.path.read_bytes()
             located = batch.walk(content, 0, len(content))
         for _, header in located:
-            if header.producer_id != batch.NO_PRODUCER and header.record_count:
-                table.record(header, header.base_offset)
+            if header.producer_id != batch.NO_PRODUCER and not header.is_control:
+                table.record(header, header.base_offset, now_ms)
     return table

@@ -14,7 +14,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -83,11 +83,11 @@ class LogStore:
         self._retention_seconds = retention_seconds
         self._sealed: deque[tuple[PartitionLog, Segment]] = deque()
         self._room = asyncio.Event()
-        self._room.set()
+        self._wanted = 0
+        """The largest segment that somebody waits for."""
         self._ticker: asyncio.Task[None] | None = None
         self._housekeeper: asyncio.Task[None] | None = None
         self._reserve = min(memory_budget // 8, 128 * 1024 * 1024)
-        self._stopping = False
 
     # Life
 
@@ -98,19 +98,17 @@ class LogStore:
 
     async def stop(self) -> None:
         """Drain write-behind, note that the end was clean, and leave the memory for the next process."""
-        self._stopping = True
         for task in (self._housekeeper, self._ticker):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         for partition in self.logs.values():
-            self.write_behind.save_state(partition)
             if partition.unflushed and not partition.dirty:
                 partition.dirty = True
                 self.write_behind.note_dirty(partition)
         try:
             await asyncio.wait_for(self.write_behind.durable(), 4.0)
-            await self.write_behind.on_thread(self._sync_all)
+            await self.write_behind.on_thread(self._close_cleanly)
         except TimeoutError:
             log.error(
                 "stopping with unwritten records: %s; they are still in shared memory (%s)",
@@ -121,11 +119,17 @@ class LogStore:
         self._node.retire()
         self.state.close()
 
-    def _sync_all(self) -> None:
+    def _close_cleanly(self) -> None:
         for partition in self.logs.values():
             for segment in partition.segments:
                 segment.sync()
                 segment.close_file()
+        # Only now, with every byte on disk: the next start needs neither a check nor a gap.
+        self.state.save(
+            replace(self._record_of(partition), clean_end=partition.log_end)
+            for partition in self.logs.values()
+            if partition.damage is None
+        )
 
     # Partitions
 
@@ -215,8 +219,9 @@ class LogStore:
 
         await self.write_behind.on_thread(remove)
 
-    async def room(self, timeout: float) -> bool:
-        """Wait until an append that found no room is worth another try."""
+    async def room(self, size: int, timeout: float) -> bool:
+        """Wait until an append that found no room for a segment of `size` bytes is worth another try."""
+        self._wanted = max(self._wanted, size)
         self._room.clear()
         try:
             await asyncio.wait_for(self._room.wait(), timeout)
@@ -255,7 +260,7 @@ class LogStore:
             partition.ceiling,
             partition.control.promised_epoch,
             partition.cleaned_to,
-            partition.log_end if self._stopping and not partition.unflushed else -1,
+            -1,
             tuple((entry.epoch, entry.start_offset) for entry in partition.epochs),
         )
 
@@ -284,8 +289,7 @@ class LogStore:
         use = self.pool.use
         if use.retiring or use.detached:
             self.pool.collect(self.readers.pins())
-            self._room.set()
-        short = self._reserve - self.pool.available - self.pool.use.retiring
+        short = max(self._reserve, self._wanted) - self.pool.available - self.pool.use.retiring
         kept: list[tuple[PartitionLog, Segment]] = []
         while short > 0 and self._sealed:
             partition, segment = self._sealed.popleft()
@@ -300,7 +304,8 @@ class LogStore:
             partition.evict(segment)
             self.evictions += 1
         self._sealed.extendleft(reversed(kept))
-        if self.pool.available > 0:
+        if self._wanted and self.pool.available >= self._wanted:
+            self._wanted = 0
             self._room.set()
 
     # Slower things

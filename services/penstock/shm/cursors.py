@@ -1,9 +1,10 @@
 """Cursor files: what a reader process tells the broker, and how the broker knows that it lives.
 
 A reader makes one file per process, keeps a POSIX lock on its first byte, and uses one slot per
-partition it follows. The broker maps the files, counts a reader as alive while it can't take that lock,
+partition it follows. The broker reads the files, counts a reader as alive while it can't take that lock,
 and removes the files of the dead. Nothing here trusts pids or clocks, which mean nothing across
-containers.
+containers; and the broker doesn't map the files, because a reader that shrinks its own would be the
+broker's SIGBUS.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _PINNED = layout.SLOT_PINNED // WORD
 _FINISHED = layout.SLOT_FINISHED // WORD
 _PUSH_RECORDS = layout.SLOT_PUSH_RECORDS // WORD
 _PUSH_BYTES = layout.SLOT_PUSH_BYTES // WORD
+_MOST_SLOTS = 1 << 16
 
 
 def _slot_position(index: int) -> int:
@@ -136,36 +138,36 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.session = path.stem
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Readers write this directory: what looks like a cursor may be anything, a pipe that blocks even.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            size = os.fstat(self._descriptor).st_size
-            self._mapping = mmap.mmap(self._descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+            head = os.pread(self._descriptor, layout.CURSOR_HEADER, 0)
+            slots = int.from_bytes(head[layout.CURSOR_SLOTS :][:WORD], "little")
+            if not head.startswith(layout.CURSOR_MAGIC) or not 0 < slots <= _MOST_SLOTS:
+                raise ValueError(f"{path} is not a cursor file")
         except BaseException:
             os.close(self._descriptor)
             raise
-        self._words = files.words_of(self._mapping)
-        slots = self._words[layout.CURSOR_SLOTS // WORD]
-        if self._mapping[:8] != layout.CURSOR_MAGIC or not 0 < slots <= (size - layout.CURSOR_HEADER) // (
-            layout.CURSOR_SLOT_SIZE
-        ):
-            os.close(self._descriptor)
-            raise ValueError(f"{path} is not a cursor file")
-        self.slots = slots
-        label = self._mapping[layout.CURSOR_LABEL : layout.CURSOR_LABEL + layout.CURSOR_LABEL_SIZE]
+        self._size = _slot_position(slots)
+        label = head[layout.CURSOR_LABEL : layout.CURSOR_LABEL + layout.CURSOR_LABEL_SIZE]
         self.label = label.rstrip(b"\0").decode(errors="replace")
 
     def is_alive(self) -> bool:
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            fcntl.lockf(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
         except OSError:
             return True
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, 0)
         return False
 
     def read(self) -> Iterator[ReaderSlot]:
-        words = self._words
-        for index in range(self.slots):
-            position = _slot_position(index)
+        # The kernel may copy a word that is just being stored in two halves. A wrong pin is no harm: a pin
+        # that counts was stored a tick ago (rule S3), and half of one names no segment.
+        content = os.pread(self._descriptor, self._size, 0)
+        words = memoryview(content)[: len(content) // WORD * WORD].cast("q")
+        for position in range(
+            layout.CURSOR_HEADER, len(content) - layout.CURSOR_SLOT_SIZE + 1, layout.CURSOR_SLOT_SIZE
+        ):
             word = position // WORD
             state = words[word + _STATE]
             if state not in (SlotState.PUSH, SlotState.PULL):
@@ -173,7 +175,7 @@ class _Reader:
             yield ReaderSlot(
                 self.session,
                 self.label,
-                self._mapping[position : position + 16],
+                content[position : position + 16],
                 words[word + layout.SLOT_PARTITION // WORD],
                 SlotState(state),
                 words[word + _PINNED],
@@ -217,7 +219,11 @@ class ReaderRegistry:
             yield from reader.read()
 
     def pins(self) -> set[tuple[bytes, int, int]]:
-        """(topic id, partition, base offset) of every segment that a reader says it is using."""
+        """(topic id, partition, base offset) of every segment that a reader says it is using.
+
+        New readers are looked for first: one that came since the last tick may have pinned already.
+        """
+        self.refresh()
         return {(slot.topic_id, slot.partition, slot.pinned) for slot in self.slots() if slot.pinned >= 0}
 
     def __len__(self) -> int:

@@ -14,10 +14,11 @@ from pathlib import Path
 def create(path: Path, size: int) -> mmap.mmap:
     """Make `path` with `size` zeroed bytes, allocated, and map it for writing."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)  # of a killed process with our pid: in a container that is always 1
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)
-        mapping = mmap.mmap(descriptor, size)
+        mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         os.rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -37,7 +37,8 @@ part.ctl, 4096 bytes, written by the partition's leader
     264  oldest base  base offset of the oldest segment in memory, -1 when there is none
     272  newest base  base offset of the newest segment in memory, -1 when there is none
 
-<base offset>.seg, 128 bytes of header, then record batches exactly as Kafka clients send and fetch them
+<base offset>.seg, 4096 bytes of header, then record batches exactly as Kafka clients send and fetch them;
+a page of header keeps the batches block-aligned, so that write-behind can use direct I/O on them
 
       0  magic        "PSTKSEGM"
       8  generation   even: in use; odd: retiring (see below); changes when the memory gets a new owner
@@ -47,7 +48,7 @@ part.ctl, 4096 bytes, written by the partition's leader
      64  written      bytes of whole batches behind the header, stored after the batch itself
      72  next base    base offset of the following segment; -1 while this one is the newest
      80  max time     largest record timestamp in it, in milliseconds, -1 when there is none
-    128  batches
+   4096  batches
 
 <session>.cur, 128 bytes of header, then slots of 128 bytes, written by one reader process, which holds
 a POSIX (fcntl) write lock on byte 0 of the file for as long as it lives
@@ -121,7 +122,7 @@ SEGMENT_BASE: Final = 40
 SEGMENT_WRITTEN: Final = 64
 SEGMENT_NEXT: Final = 72
 SEGMENT_MAX_TIME: Final = 80
-SEGMENT_HEADER: Final = 128
+SEGMENT_HEADER: Final = 4096
 
 CURSOR_DIR: Final = "cursors"
 CURSOR_SUFFIX: Final = ".cur"

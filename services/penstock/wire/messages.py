@@ -21,7 +21,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial._implicit_defaults import get_implicit_default
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field
 
-from penstock.wire.errors import MalformedRequest
+from penstock.wire.errors import ErrorCode, MalformedRequest
 
 Tree = Mapping[str, Any]
 _Build = Callable[[Tree], Any]
@@ -117,7 +117,7 @@ def read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
 def _response_codec(api_key: int, version: int) -> tuple[_Build, Any, int]:
     schema = load_response_schema(api_key, version)
     header = schema.__header_schema__
-    return _builder(schema), entity_writer(schema), int(header.__version__)
+    return entity_builder(schema), entity_writer(schema), int(header.__version__)
 
 
 def write_response(api_key: int, version: int, correlation_id: int, tree: Tree) -> bytes:
@@ -147,16 +147,16 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 @cache
-def _builder(entity: Any) -> _Build:
+def entity_builder(entity: Any) -> _Build:
     """A function from a tree to `entity`, made once per type."""
     plan: list[tuple[str, Callable[[Any], Any] | None, Any]] = []
     for field in fields(entity):
         kind = classify_field(field)
         convert: Callable[[Any], Any] | None
         if isinstance(kind, EntityTupleField):
-            convert = _each(_builder(kind.type_))
+            convert = _each(entity_builder(kind.type_))
         elif isinstance(kind, EntityField):
-            convert = _maybe(_builder(kind.type_))
+            convert = _maybe(entity_builder(kind.type_))
         elif isinstance(kind, PrimitiveTupleField):
             convert = tuple
         else:
@@ -190,8 +190,10 @@ def _default(field: Field[Any], kind: Any) -> Any:
     if isinstance(kind, EntityTupleField | PrimitiveTupleField):
         return ()
     if isinstance(kind, EntityField):
-        return _builder(kind.type_)({})
+        return entity_builder(kind.type_)({})
+    if field.metadata["kafka_type"] == "error_code":
+        return ErrorCode.none
     try:
         return get_implicit_default(kind.type_)
-    except KeyError:
+    except (KeyError, NotImplementedError):  # a nullable type, or records
         return None

@@ -135,6 +135,7 @@ def _read_flexible(head: RequestHead, frame: memoryview, at: int, client_id: str
             partitions.append(ProducedPartition(index, records))
         _, at = skip_tags(frame, at)
         topics.append(ProducedTopic(name, topic_id, partitions))
+    skip_tags(frame, at)
     return ProduceRequest(client_id, transactional_id, acks, timeout_ms, topics)
 
 

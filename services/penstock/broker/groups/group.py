@@ -112,16 +112,12 @@ class Group:
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
-        if self.leader is None:
-            self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
         del self.members[member.member_id]
         if member.instance_id is not None:
             del self.static[member.instance_id]
         self.unsynced.discard(member.member_id)
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), None)
 
     def rename(self, member: Member, member_id: str) -> None:
         """A static member came back: same place in the group, new id."""
@@ -137,13 +133,11 @@ class Group:
             self.unsynced.add(member_id)
 
     def elect_joined_leader(self) -> bool:
-        """Keep or choose a leader among those who joined; False if none of the members did."""
-        leader = self.members.get(self.leader or "")
-        if leader is None or leader.joining is None:
-            joined = (key for key, member in self.members.items() if member.joining is not None)
-            self.leader = next(joined, None) or self.leader
-        leader = self.members.get(self.leader or "")
-        return leader is not None and leader.joining is not None
+        """Keep the leader if it joined, else take the first member that did; False if none did."""
+        joined = [key for key, member in self.members.items() if member.joining is not None]
+        if joined and self.leader not in joined:
+            self.leader = joined[0]
+        return bool(joined)
 
     @property
     def everyone_joined(self) -> bool:

@@ -137,7 +137,7 @@ public final class Cluster {
         if (hopeless || System.nanoTime() > deadline || Thread.currentThread().isInterrupted()) {
           throw new IOException(what + " failed: " + e.getMessage(), e);
         }
-        leaders = Map.of();
+        forgetLeaders();
         LOG.debug("{}: {}; trying again", what, e.getMessage());
         pause(pause);
         pause = Math.min(1000, pause * 2);
@@ -187,15 +187,15 @@ public final class Cluster {
     Map<Integer, Endpoint> brokers = new LinkedHashMap<>();
     for (int left = in.getInt(); left > 0; left--) {
       int id = in.getInt();
-      brokers.put(id, new Endpoint(Message.string(in), in.getInt()));
-      Message.string(in);
+      brokers.put(id, new Endpoint(Message.readString(in), in.getInt()));
+      Message.readString(in);
     }
-    Message.string(in);
+    Message.readString(in);
     in.getInt();
     Map<TopicPartition, Partition> partitions = new TreeMap<>();
     for (int left = in.getInt(); left > 0; left--) {
       in.getShort();
-      String topic = Message.string(in);
+      String topic = Message.readString(in);
       boolean internal = in.get() != 0;
       for (int count = in.getInt(); count > 0; count--) {
         in.getShort();
@@ -235,7 +235,7 @@ public final class Cluster {
       Map<TopicPartition, Long> offsets = new HashMap<>();
       in.getInt();
       for (int topics = in.getInt(); topics > 0; topics--) {
-        String topic = Message.string(in);
+        String topic = Message.readString(in);
         for (int left = in.getInt(); left > 0; left--) {
           TopicPartition id = new TopicPartition(topic, in.getInt());
           short error = in.getShort();
@@ -262,7 +262,11 @@ public final class Cluster {
     });
   }
 
-  private Map<Endpoint, List<TopicPartition>> byLeader(Collection<TopicPartition> wanted) throws IOException {
+  void forgetLeaders() {
+    leaders = Map.of();
+  }
+
+  Map<Endpoint, List<TopicPartition>> byLeader(Collection<TopicPartition> wanted) throws IOException {
     if (!leaders.keySet().containsAll(wanted)) {
       List<String> topics = wanted.stream().map(TopicPartition::topic).distinct().toList();
       ask(topics);
@@ -344,7 +348,7 @@ public final class Cluster {
       partitions.stream().filter(id -> id.topic().equals(topic)).forEach(id -> numbers.add(id.partition()));
     });
     JsonNode answer = call(endpoint, Api.SUBSCRIBE, body -> body.text(request.toString()),
-        in -> JSON.readTree(Message.text(in, in.getInt())));
+        in -> JSON.readTree(Message.readText(in, in.getInt())));
     Map<TopicPartition, Location.Memory> memory = new HashMap<>();
     if (answer.hasNonNull("error")) {
       LOG.warn("Broker {} refuses push: {}", brokerId, answer.get("error").asText());

@@ -64,12 +64,12 @@ final class Message {
     return ByteBuffer.wrap(bytes, 0, size);
   }
 
-  static String string(ByteBuffer in) {
+  static String readString(ByteBuffer in) {
     int length = in.getShort();
-    return length < 0 ? null : text(in, length);
+    return length < 0 ? null : readText(in, length);
   }
 
-  static String text(ByteBuffer in, int length) {
+  static String readText(ByteBuffer in, int length) {
     byte[] utf8 = new byte[length];
     in.get(utf8);
     return new String(utf8, StandardCharsets.UTF_8);

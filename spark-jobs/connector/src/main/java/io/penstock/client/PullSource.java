@@ -92,7 +92,7 @@ final class PullSource implements BatchSource {
     at = 0;
     end = 0;
     for (int topics = in.getInt(); topics > 0; topics--) {
-      Message.string(in);
+      Message.readString(in);
       for (int partitions = in.getInt(); partitions > 0; partitions--) {
         in.getInt();
         succeeded(in.getShort());

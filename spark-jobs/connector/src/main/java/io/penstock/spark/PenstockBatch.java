@@ -16,8 +16,10 @@ final class PenstockBatch implements Batch {
   private final SourceOptions options;
   private final StructType schema;
   private final LogOffsets log;
+  private final Pruning pruning;
 
-  PenstockBatch(SourceOptions options, StructType schema) {
+  PenstockBatch(SourceOptions options, StructType schema, Pruning pruning) {
+    this.pruning = pruning;
     this.options = options;
     this.schema = schema;
     this.log = new LogOffsets(options);
@@ -37,7 +39,7 @@ final class PenstockBatch implements Batch {
       }
       ranges.add(new OffsetRange(id, from, until));
     });
-    return RangePlan.partitions(log.cluster(), ranges, options);
+    return RangePlan.partitions(log.cluster(), pruning.prune(ranges, log.cluster()), options);
   }
 
   @Override

@@ -1,10 +1,13 @@
 package io.penstock.spark;
 
+import java.util.Arrays;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -13,14 +16,17 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 final class PenstockScan implements Scan {
   private final CaseInsensitiveStringMap options;
   private final StructType schema;
+  private final Pruning pruning;
 
-  private PenstockScan(CaseInsensitiveStringMap options, StructType schema) {
+  private PenstockScan(CaseInsensitiveStringMap options, StructType schema, Pruning pruning) {
     this.options = options;
     this.schema = schema;
+    this.pruning = pruning;
   }
 
-  /** Collects what Spark pushes down. */
-  static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns {
+  /** Collects what Spark pushes down; it does so for batch queries only. */
+  static final class Builder implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsPushDownV2Filters {
+    private final Pruning pruning = new Pruning();
     private final CaseInsensitiveStringMap options;
     private StructType schema;
 
@@ -35,8 +41,18 @@ final class PenstockScan implements Scan {
     }
 
     @Override
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+      return Arrays.stream(predicates).filter(each -> !pruning.take(each)).toArray(Predicate[]::new);
+    }
+
+    @Override
+    public Predicate[] pushedPredicates() {
+      return pruning.used();
+    }
+
+    @Override
     public Scan build() {
-      return new PenstockScan(options, schema);
+      return new PenstockScan(options, schema, pruning);
     }
   }
 
@@ -47,12 +63,12 @@ final class PenstockScan implements Scan {
 
   @Override
   public String description() {
-    return "Penstock " + SourceOptions.Topics.of(options);
+    return "Penstock " + SourceOptions.Topics.of(options) + " " + pruning;
   }
 
   @Override
   public Batch toBatch() {
-    return new PenstockBatch(new SourceOptions(options, false), schema);
+    return new PenstockBatch(new SourceOptions(options, false), schema, pruning);
   }
 
   @Override

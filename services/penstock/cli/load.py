@@ -1,0 +1,146 @@
+"""`penstock load`: the paper's producer, with the figures it plots."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import asdict
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.options import BROKER, AsJson, BrokerAddress
+from penstock.cli.terminal import fail, in_bytes, print_json, run
+
+if TYPE_CHECKING:
+    from penstock.load.producer import LoadPlan, LoadReport
+
+
+class Codec(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+    @property
+    def number(self) -> int:
+        return -1 if self is Acks.ALL else int(self.value)
+
+
+def load(
+    topic: Annotated[str, typer.Option("--topic", "-t", help="Made if it is not there.")] = "load",
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=1, help="One chunk each, per request.")
+    ] = 8,
+    chunk: Annotated[str, typer.Option(help="Size of a chunk, one record batch.")] = "16KiB",
+    record: Annotated[int, typer.Option(min=1, help="Bytes of a record's value.")] = 100,
+    producers: Annotated[int, typer.Option("--producers", "-n", min=1, help="Connections.")] = 1,
+    pipeline: Annotated[int, typer.Option(min=1, help="Requests a producer has on their way at once.")] = 1,
+    rate: Annotated[float, typer.Option(min=0, help="Records per second in all; 0: as fast as it goes.")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")] = 10,
+    compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
+    acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
+    as_json: AsJson = False,
+    broker: BrokerAddress = BROKER,
+) -> None:
+    """Produce synthetic records as the paper's producers do, and say how fast that went.
+
+    Each request carries one chunk for every partition; a producer waits for the answer before the next
+    one, unless --pipeline lets it have more on their way.
+
+    Example: penstock load --partitions 8 --chunk 16KiB --producers 2 --seconds 30
+    """
+    from penstock.load.producer import LoadFailed, LoadPlan
+    from penstock.settings import parse_size
+    from penstock.wire.records import Compression
+
+    try:
+        size = parse_size(chunk)
+    except ValueError as error:
+        fail(f"--chunk: {error}")
+    if size < record:
+        fail(f"a chunk of {size} bytes can't hold a record of {record}; raise --chunk")
+    plan = LoadPlan(
+        topic=topic,
+        leaders={},
+        chunk=size,
+        record=record,
+        producers=producers,
+        pipeline=pipeline,
+        rate=rate,
+        seconds=seconds,
+        compression=Compression[compression.name],
+        acks=acks.number,
+    )
+    try:
+        report = run(_load(broker, plan, partitions, quiet=as_json or not sys.stderr.isatty()))
+    except LoadFailed as error:
+        fail(f"{topic}: {error}")
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _print(report)
+    if report.failure is not None:
+        fail(f"{topic}: {report.failure} (and {report.refused} requests refused in all)")
+
+
+async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) -> LoadReport:
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from penstock.load.producer import Tally, run_load
+
+    plan = replace(plan, leaders=await _leaders(broker, plan.topic, partitions))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=quiet, transient=True) as progress:
+        task = progress.add_task(plan.topic, total=plan.seconds)
+        last = 0
+
+        def show(elapsed: float, tally: Tally) -> None:
+            nonlocal last
+            progress.update(task, completed=elapsed, description=f"{tally.records - last:,} records/s")
+            last = tally.records
+
+        return await run_load(plan, show)
+
+
+async def _leaders(broker: str, topic: str, partitions: int) -> dict[str, list[int]]:
+    from penstock.cli.kafka import Cluster
+    from penstock.cli.topic import create_topic
+
+    async with Cluster(broker) as cluster:
+        if topic not in {found.name for found in await cluster.topics()}:
+            await create_topic(cluster, topic, partitions, -1, {})
+        (layout,) = await cluster.topics([topic])
+        if len(layout.partitions) < partitions:
+            fail(
+                f"topic {topic} has {len(layout.partitions)} partitions; ask for so many, or grow it with "
+                f"`penstock topic alter {topic} --partitions {partitions}`"
+            )
+        leaders: dict[str, list[int]] = defaultdict(list)
+        for place in layout.partitions[:partitions]:
+            leaders[cluster.address_of(place.leader)].append(place.partition)
+        return dict(leaders)
+
+
+def _print(report: LoadReport) -> None:
+    typer.echo(
+        f"{report.records:,} records, {in_bytes(report.bytes)} in {report.seconds:.1f} s: "
+        f"{report.records_per_second:,.0f} records/s (median {report.median_records_per_second:,.0f}), "
+        f"{report.megabytes_per_second:,.1f} MB/s"
+    )
+    if report.latency_ms_p50 is not None:
+        typer.echo(
+            f"{report.requests:,} requests, latency p50 {report.latency_ms_p50:.2f} ms, "
+            f"p99 {report.latency_ms_p99:.2f} ms, max {report.latency_ms_max:.2f} ms"
+        )

@@ -1,0 +1,179 @@
+package io.penstock.spark;
+
+import io.penstock.client.Cluster;
+import io.penstock.client.TopicPartition;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.filter.And;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+
+/** What a batch query's WHERE says of partitions, offsets and time, and so need not be read. */
+final class Pruning {
+  private static final long MICROS = 1000;
+
+  private final List<Predicate> used = new ArrayList<>();
+  private Set<Long> partitions;
+  private long firstPartition = Long.MIN_VALUE;
+  private long lastPartition = Long.MAX_VALUE;
+  private long firstOffset = Long.MIN_VALUE;
+  private long lastOffset = Long.MAX_VALUE;
+  private long since = Long.MIN_VALUE;
+
+  /** Takes note of a predicate; true when Spark need not look at it again. */
+  boolean take(Predicate predicate) {
+    if (predicate instanceof And and) {
+      // Both, in any case: what one of them says holds even if Spark must look at the other.
+      boolean left = take(and.left());
+      return take(and.right()) && left;
+    }
+    Expression[] parts = predicate.children();
+    if (parts.length < 2 || !(parts[0] instanceof NamedReference column) || column.fieldNames().length != 1) {
+      return false;
+    }
+    Set<Long> values = new HashSet<>();
+    for (int i = 1; i < parts.length; i++) {
+      if (!(parts[i] instanceof Literal<?> literal) || !(literal.value() instanceof Number number)
+          || number instanceof Double || number instanceof Float) {
+        return false;
+      }
+      values.add(number.longValue());
+    }
+    long value = values.iterator().next();
+    boolean taken;
+    switch (column.fieldNames()[0]) {
+      case Columns.PARTITION:
+        taken = onPartition(predicate.name(), values, value);
+        break;
+      case Columns.OFFSET:
+        taken = onOffset(predicate.name(), value, values.size());
+        break;
+      case Columns.TIMESTAMP:
+        noteTime(predicate, value);
+        return false;
+      default:
+        return false;
+    }
+    if (taken) {
+      used.add(predicate);
+    }
+    return taken;
+  }
+
+  private boolean onPartition(String operator, Set<Long> values, long value) {
+    switch (operator) {
+      case "=":
+      case "<=>":
+      case "IN":
+        if (partitions == null) {
+          partitions = new HashSet<>(values);
+        } else {
+          partitions.retainAll(values);
+        }
+        return true;
+      case ">":
+        firstPartition = Math.max(firstPartition, value + 1);
+        return true;
+      case ">=":
+        firstPartition = Math.max(firstPartition, value);
+        return true;
+      case "<":
+        lastPartition = Math.min(lastPartition, value - 1);
+        return true;
+      case "<=":
+        lastPartition = Math.min(lastPartition, value);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  private boolean onOffset(String operator, long value, int values) {
+    if (values > 1) {
+      return false;
+    }
+    switch (operator) {
+      case "=":
+      case "<=>":
+        firstOffset = Math.max(firstOffset, value);
+        lastOffset = Math.min(lastOffset, value);
+        return true;
+      case ">":
+        firstOffset = Math.max(firstOffset, value + 1);
+        return true;
+      case ">=":
+        firstOffset = Math.max(firstOffset, value);
+        return true;
+      case "<":
+        lastOffset = Math.min(lastOffset, value - 1);
+        return true;
+      case "<=":
+        lastOffset = Math.min(lastOffset, value);
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  /**
+   * Only from below: the broker names the first record at or after a time, and all before it are earlier.
+   * Producers' clocks being what they are, nothing follows for those behind it, and Spark looks at them all.
+   */
+  private void noteTime(Predicate predicate, long micros) {
+    String operator = predicate.name();
+    if (operator.equals("=") || operator.equals(">") || operator.equals(">=")) {
+      since = Math.max(since, Math.floorDiv(micros, MICROS));
+      used.add(predicate);
+    }
+  }
+
+  Predicate[] used() {
+    return used.toArray(new Predicate[0]);
+  }
+
+  List<OffsetRange> prune(List<OffsetRange> ranges, Cluster cluster) {
+    List<OffsetRange> left = new ArrayList<>();
+    for (OffsetRange range : ranges) {
+      long number = range.partition().partition();
+      boolean wanted = (partitions == null || partitions.contains(number))
+          && number >= firstPartition && number <= lastPartition;
+      long from = Math.max(range.from(), firstOffset);
+      long until = lastOffset < range.until() ? lastOffset + 1 : range.until();
+      if (wanted && from < until) {
+        left.add(new OffsetRange(range.partition(), from, until));
+      }
+    }
+    return since == Long.MIN_VALUE ? left : pruneByTime(left, cluster);
+  }
+
+  private List<OffsetRange> pruneByTime(List<OffsetRange> ranges, Cluster cluster) {
+    Map<TopicPartition, Long> times = new HashMap<>();
+    ranges.forEach(range -> times.put(range.partition(), Math.max(0, since)));
+    try {
+      Map<TopicPartition, Long> firsts = cluster.offsets(times);
+      List<OffsetRange> left = new ArrayList<>();
+      for (OffsetRange range : ranges) {
+        long first = firsts.get(range.partition());
+        if (first >= 0 && first < range.until()) {
+          left.add(new OffsetRange(range.partition(), Math.max(range.from(), first), range.until()));
+        }
+      }
+      return left;
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  @Override
+  public String toString() {
+    return used.toString();
+  }
+}

@@ -1,0 +1,98 @@
+"""Compaction keeps the last value of each key, and nothing that must stay is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from log_rig import NOW, LogRig, everything, put
+
+from penstock.log.compaction import compact, wants_compaction
+
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.1"}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[LogRig]:
+    rig = LogRig(tmp_path / "data")
+    yield rig
+    rig.close()
+
+
+async def clean(rig: LogRig, log: object) -> None:
+    log.roll()
+    await rig.store.write_behind.durable()
+    assert wants_compaction(log, rig.clock.now)
+    await compact(log, rig.store.write_behind, rig.clock.now)
+
+
+async def test_the_last_value_of_each_key_stays_at_its_offset(rig: LogRig) -> None:
+    (log,) = rig.open(CONFIG)
+    for at in range(1000):
+        put(log, [b"v%d" % at * 20], keys=[b"k%d" % (at % 10)])
+    await clean(rig, log)
+    records = everything(log)
+    assert [(record.key, record.offset) for record in records] == [
+        (b"k%d" % (at % 10), at) for at in range(990, 1000)
+    ]
+    put(log, [b"new"], keys=[b"k3"])
+    assert everything(log)[-1].offset == 1000
+    await rig.store.stop()
+
+
+async def test_only_committed_sealed_segments_are_cleaned(rig: LogRig) -> None:
+    """R7: a newer value that is not committed must not remove an older one."""
+    (log,) = rig.open(CONFIG)
+    put(log, [b"old"], keys=[b"k"])
+    log.roll()
+    log.replicated = True  # from here on nothing is committed
+    put(log, [b"uncommitted"], keys=[b"k"])
+    log.roll()
+    await rig.store.write_behind.durable()
+    await compact(log, rig.store.write_behind, rig.clock.now)
+    assert [record.value for record in everything(log)] == [b"old"]
+    await rig.store.stop()
+
+
+async def test_a_tombstone_stays_until_its_retention_is_over(rig: LogRig) -> None:
+    (log,) = rig.open({**CONFIG, "delete.retention.ms": "1000"})
+    put(log, [b"v"], keys=[b"gone"])
+    put(log, [b"v"], keys=[b"stays"])
+    put(log, [None], keys=[b"gone"])  # type: ignore[list-item]
+    await clean(rig, log)
+    assert [(r.key, r.value) for r in everything(log)] == [(b"stays", b"v"), (b"gone", None)]
+    rig.clock.now = NOW + 5000
+    put(log, [b"w"], keys=[b"other"])
+    await clean(rig, log)
+    assert [(r.key, r.value) for r in everything(log)] == [(b"stays", b"v"), (b"other", b"w")]
+    await rig.store.stop()
+
+
+async def test_a_producers_last_sequence_survives_compaction_and_a_crash(rig: LogRig) -> None:
+    """R5: the cleaner keeps each producer's last batch header."""
+    (log,) = rig.open(CONFIG)
+    put(log, [b"v"], keys=[b"k"], producer=(9, 0, 0))
+    put(log, [b"w"], keys=[b"k"], producer=(9, 0, 1))
+    put(log, [b"x"], keys=[b"k"], producer=(10, 0, 0))
+    await clean(rig, log)
+    for path in log.disk_directory.glob("*.producers"):
+        path.unlink()  # rebuilt from the log alone
+    await rig.crash()
+    rig.lose_memory()
+    (log,) = rig.open(CONFIG)
+    assert put(log, [b"w"], keys=[b"k"], producer=(9, 0, 1)).duplicate
+    assert [record.value for record in everything(log)] == [b"x"]
+    await rig.store.stop()
+
+
+async def test_a_crash_right_after_cleaning_brings_back_the_cleaned_segments(rig: LogRig) -> None:
+    (log,) = rig.open(CONFIG)
+    for at in range(500):
+        put(log, [b"v%d" % at * 20], keys=[b"k%d" % (at % 7)])
+    await clean(rig, log)
+    before = everything(log)
+    await rig.crash()
+    (log,) = rig.open(CONFIG)
+    assert everything(log) == before
+    await rig.store.stop()
