@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from rawclient import record_batch
-
 from penstock.wire.apis import SUPPORTED, ApiKey
+from rawclient import record_batch
 
 KAFKA_APIS = [key for key in SUPPORTED if key is not ApiKey.SUBSCRIBE]
 EVERY_VERSION = [
-    (key, version)
-    for key in KAFKA_APIS
-    for version in range(SUPPORTED[key].low, SUPPORTED[key].high + 1)
+    (key, version) for key in KAFKA_APIS for version in range(SUPPORTED[key].low, SUPPORTED[key].high + 1)
 ]
 
 _CONSUMER_PROTOCOL = b"\0\0\0\0\0\1\0\1t\0\0\0\0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -31,9 +32,13 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from harness import BrokerProcess, eventually
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.admin import KafkaAdminClient
+
+from harness import BrokerProcess, eventually
+
+NOW = int(time.time() * 1000)
+"""Times in tests are near it: retention deletes what is older than a week."""
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +135,9 @@ def test_validate_only_creates_nothing(admin: AdminClient) -> None:
 
 
 def test_the_internal_topic_is_marked_and_cannot_be_deleted(admin: AdminClient) -> None:
-    described = admin.describe_topics(TopicCollection(["__consumer_offsets"]))["__consumer_offsets"].result(10)
+    described = admin.describe_topics(TopicCollection(["__consumer_offsets"]))["__consumer_offsets"].result(
+        10
+    )
     assert described.is_internal
     assert refused(admin.delete_topics(["__consumer_offsets"])["__consumer_offsets"]) in (
         KafkaError.INVALID_REQUEST,
@@ -138,9 +145,7 @@ def test_the_internal_topic_is_marked_and_cannot_be_deleted(admin: AdminClient) 
     )
 
 
-def test_partitions_are_added_and_never_taken_away(
-    admin: AdminClient, shared_broker: BrokerProcess
-) -> None:
+def test_partitions_are_added_and_never_taken_away(admin: AdminClient, shared_broker: BrokerProcess) -> None:
     name = create(admin, 2)
     admin.create_partitions([NewPartitions(name, 4)], validate_only=True)[name].result(10)
     assert len(admin.list_topics(name, timeout=10).topics[name].partitions) == 2
@@ -151,7 +156,9 @@ def test_partitions_are_added_and_never_taken_away(
     assert fresh.list_offsets({place: OffsetSpec.latest()})[place].result(10).offset == 3
     assert refused(admin.create_partitions([NewPartitions(name, 3)])[name]) == KafkaError.INVALID_PARTITIONS
     gone = new_name()
-    assert refused(admin.create_partitions([NewPartitions(gone, 3)])[gone]) == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert (
+        refused(admin.create_partitions([NewPartitions(gone, 3)])[gone]) == KafkaError.UNKNOWN_TOPIC_OR_PART
+    )
 
 
 async def test_aiokafkas_admin_client_gets_on_too(shared_broker: BrokerProcess, admin: AdminClient) -> None:
@@ -257,9 +264,9 @@ def test_offsets_are_found_by_place_time_and_largest_time(
     admin: AdminClient, shared_broker: BrokerProcess
 ) -> None:
     name = create(admin)
-    fill(shared_broker, name, 5, timestamp=2_000_000)
-    fill(shared_broker, name, 1, timestamp=9_000_000)
-    fill(shared_broker, name, 3, timestamp=3_000_000)
+    fill(shared_broker, name, 5, timestamp=NOW)
+    fill(shared_broker, name, 1, timestamp=NOW + 9000)
+    fill(shared_broker, name, 3, timestamp=NOW + 3000)
     place = TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
@@ -268,10 +275,10 @@ def test_offsets_are_found_by_place_time_and_largest_time(
 
     assert offset(OffsetSpec.earliest()) == (0, -1)
     assert offset(OffsetSpec.latest()) == (9, -1)
-    assert offset(OffsetSpec.max_timestamp()) == (5, 9_000_000)
-    assert offset(OffsetSpec.for_timestamp(2_000_003)) == (3, 2_000_003)
-    assert offset(OffsetSpec.for_timestamp(2_000_005)) == (5, 9_000_000)
-    assert offset(OffsetSpec.for_timestamp(9_000_001)) == (-1, -1)
+    assert offset(OffsetSpec.max_timestamp()) == (5, NOW + 9000)
+    assert offset(OffsetSpec.for_timestamp(NOW + 3)) == (3, NOW + 3)
+    assert offset(OffsetSpec.for_timestamp(NOW + 5)) == (5, NOW + 9000)
+    assert offset(OffsetSpec.for_timestamp(NOW + 9001)) == (-1, -1)
 
 
 # Groups

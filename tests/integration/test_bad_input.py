@@ -16,7 +16,10 @@ from uuid import UUID
 
 import psutil
 import pytest
+
 from harness import BrokerProcess, background, eventually
+from penstock.wire.apis import ApiKey
+from penstock.wire.errors import ErrorCode
 from rawclient import (
     ConnectionClosed,
     RawClient,
@@ -27,9 +30,6 @@ from rawclient import (
     request_bytes,
 )
 from samples import EVERY_VERSION, sample
-
-from penstock.wire.apis import ApiKey
-from penstock.wire.errors import ErrorCode
 
 TOPIC = "bad-input"
 METADATA = request_bytes(3, 9, {"topics": None})
@@ -350,7 +350,9 @@ def test_acks_that_mean_nothing(client: RawClient, acks: int) -> None:
     assert end_offset(client) == before
 
 
-def test_bad_batches_without_acknowledgement_are_dropped_and_the_connection_goes_on(client: RawClient) -> None:
+def test_bad_batches_without_acks_are_dropped_and_the_connection_goes_on(
+    client: RawClient,
+) -> None:
     before = end_offset(client)
     for records in (record_batch([b"x"], crc=1), GOOD, None):
         client.send(request_bytes(0, 9, produce_tree(TOPIC, records, acks=0)))
@@ -361,8 +363,7 @@ def test_sequences_that_do_not_fit_are_refused_and_repeats_are_answered_alike(cl
     producer = client.ask(22, 4, transactional_id=None, transaction_timeout=1000).producer_id
 
     def send(sequence: int, epoch: int = 0) -> tuple[ErrorCode, int]:
-        now = int(time.time() * 1000)
-        batch = record_batch([b"x", b"y"], producer=(producer, epoch, sequence), timestamp=now)
+        batch = record_batch([b"x", b"y"], producer=(producer, epoch, sequence))
         (answer,) = client.ask(0, 9, **produce_tree(TOPIC, batch)).responses[0].partition_responses
         return answer.error_code, answer.base_offset
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from harness import BrokerProcess, eventually
 
+NOW = int(time.time() * 1000)
+"""Times in tests are near it: retention deletes what is older than a week."""
 COMPRESSIONS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def topic(shared_broker: BrokerProcess) -> Iterator[Callable[..., str]]:
+def topic(shared_broker: BrokerProcess) -> Callable[..., str]:
     admin = AdminClient(client_config(shared_broker))
 
     def create(partitions: int = 1, **configs: str) -> str:
@@ -34,7 +37,7 @@ def topic(shared_broker: BrokerProcess) -> Iterator[Callable[..., str]]:
         admin.create_topics([wanted])[name].result(10)
         return name
 
-    yield create
+    return create
 
 
 def client_config(broker: BrokerProcess) -> dict[str, Any]:
@@ -116,13 +119,13 @@ def test_every_part_of_a_record_comes_back(shared_broker: BrokerProcess, topic: 
     name = topic()
     sender = producer(shared_broker)
     headers = [("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b""), ("null", None)]
-    send(sender, name, [b"v"], key=b"k", headers=headers, timestamp=1_700_000_000_123)
+    send(sender, name, [b"v"], key=b"k", headers=headers, timestamp=NOW)
     send(sender, name, [None], key=b"k")  # type: ignore[list-item]
     send(sender, name, [b""], key=b"")
     send(sender, name, [b"no key"])
     first, tombstone, empty, keyless = read_all(shared_broker, name, 4)
     assert (first.key(), first.value(), first.headers()) == (b"k", b"v", headers)
-    assert first.timestamp() == (1, 1_700_000_000_123)
+    assert first.timestamp() == (1, NOW)
     assert (tombstone.key(), tombstone.value()) == (b"k", None)
     assert (empty.key(), empty.value()) == (b"", b"")
     assert (keyless.key(), keyless.value()) == (None, b"no key")
@@ -180,14 +183,14 @@ def test_reading_starts_where_it_is_told_to(shared_broker: BrokerProcess, topic:
     name = topic()
     sender = producer(shared_broker, linger_ms=0)
     for n in range(10):
-        send(sender, name, [b"%d" % n], timestamp=1_000_000 + 1000 * n)
+        send(sender, name, [b"%d" % n], timestamp=NOW + 1000 * n)
     reader = consumer(shared_broker)
     assert reader.get_watermark_offsets(TopicPartition(name, 0), timeout=10) == (0, 10)
 
     reader.assign([TopicPartition(name, 0, 7)])
     assert [m.value() for m in take(reader, 3)] == [b"7", b"8", b"9"]
 
-    times = [999_000, 1_004_000, 1_004_001, 1_009_000, 1_009_001]
+    times = [NOW + after for after in (-1000, 4000, 4001, 9000, 9001)]
     found = [reader.offsets_for_times([TopicPartition(name, 0, t)], timeout=10)[0].offset for t in times]
     assert found == [0, 4, 5, 9, -1]
 

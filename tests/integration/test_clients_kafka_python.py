@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness import BrokerProcess, background, eventually
 from kafka import KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import MessageSizeTooLargeError
+
+from harness import BrokerProcess, background, eventually
+
+NOW = int(time.time() * 1000)
+"""Times in tests are near it: retention deletes what is older than a week."""
 
 
 @pytest.fixture(scope="module")
@@ -95,12 +99,12 @@ def test_every_part_of_a_record_comes_back(
     name = topic()
     sender = producer()
     headers = [("trace", b"\x00\xff"), ("trace", b"again"), ("empty", b"")]
-    sender.send(name, b"v", key=b"k", headers=headers, timestamp_ms=1_700_000_000_123).get(10)
+    sender.send(name, b"v", key=b"k", headers=headers, timestamp_ms=NOW).get(10)
     sender.send(name, None, key=b"k").get(10)
     sender.send(name, b"no key").get(10)
     first, tombstone, keyless = take(consumer(name), 3)
     assert (first.key, first.value, list(first.headers)) == (b"k", b"v", headers)
-    assert (first.timestamp, first.timestamp_type) == (1_700_000_000_123, 0)
+    assert (first.timestamp, first.timestamp_type) == (NOW, 0)
     assert (tombstone.key, tombstone.value) == (b"k", None)
     assert (keyless.key, keyless.value) == (None, b"no key")
 
@@ -136,16 +140,16 @@ def test_reading_starts_where_it_is_told_to(
     place = TopicPartition(name, 0)
     sender = producer()
     for n in range(10):
-        sender.send(name, b"%d" % n, timestamp_ms=1_000_000 + 1000 * n).get(10)
+        sender.send(name, b"%d" % n, timestamp_ms=NOW + 1000 * n).get(10)
     reader = consumer()
     reader.assign([place])
     assert reader.beginning_offsets([place]) == {place: 0}
     assert reader.end_offsets([place]) == {place: 10}
     reader.seek(place, 8)
     assert [record.value for record in take(reader, 2)] == [b"8", b"9"]
-    found = reader.offsets_for_times({place: 1_003_500})[place]
-    assert (found.offset, found.timestamp) == (4, 1_004_000)
-    assert reader.offsets_for_times({place: 2_000_000}) == {place: None}
+    found = reader.offsets_for_times({place: NOW + 3500})[place]
+    assert (found.offset, found.timestamp) == (4, NOW + 4000)
+    assert reader.offsets_for_times({place: NOW + 60_000}) == {place: None}
     reader.seek_to_end(place)
     assert reader.position(place) == 10
     sender.send(name, b"new").get(10)

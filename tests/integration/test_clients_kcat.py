@@ -7,6 +7,7 @@ import subprocess
 import uuid
 
 import pytest
+
 from harness import BrokerProcess
 
 
@@ -66,7 +67,9 @@ def test_the_cluster_is_listed(shared_broker: BrokerProcess, topic: str) -> None
     listing = json.loads(kcat(shared_broker, "-L", "-J"))
     assert listing["brokers"] == [{"id": 1, "name": shared_broker.address}]
     (entry,) = [entry for entry in listing["topics"] if entry["topic"] == topic]
-    assert entry["partitions"] == [{"partition": 0, "leader": 1, "replicas": [{"id": 1}], "isrs": [{"id": 1}]}]
+    assert entry["partitions"] == [
+        {"partition": 0, "leader": 1, "replicas": [{"id": 1}], "isrs": [{"id": 1}]}
+    ]
 
 
 def test_an_idempotent_producer(shared_broker: BrokerProcess, topic: str) -> None:

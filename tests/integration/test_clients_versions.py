@@ -9,12 +9,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from harness import BrokerProcess
-from rawclient import RawClient, record_batch
-from samples import EVERY_VERSION, sample
 
+from harness import BrokerProcess
 from penstock.wire.apis import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode
+from rawclient import RawClient, record_batch
+from samples import EVERY_VERSION, sample
 
 EXPECTED_ERRORS = {
     ApiKey.HEARTBEAT: {ErrorCode.unknown_member_id},
@@ -201,9 +201,7 @@ def test_a_group_lives_its_life_in_every_version(
         assert topics[0].partitions[0].committed_offset == 1
         described = client.ask(15, min(version, 6), groups=[group]).groups[0]
         assert (described.group_state, described.protocol_data) == ("Stable", "range")
-        left = client.ask(
-            13, min(version, 5), members=[{"member_id": joined.member_id}], **member
-        )
+        left = client.ask(13, min(version, 5), members=[{"member_id": joined.member_id}], **member)
         assert left.error_code is ErrorCode.none
         assert client.ask(15, min(version, 6), groups=[group]).groups[0].group_state == "Empty"
         deleted = client.ask(42, min(version, 2), groups_names=[group])

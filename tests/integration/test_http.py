@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -131,7 +130,7 @@ async def test_a_groups_lag_is_told_by_partition_and_in_all(shared_broker: Broke
     await consumer.start()
     try:
         while len(consumer.assignment()) < 2:
-            await asyncio.sleep(0.01)
+            await consumer.getmany(timeout_ms=50)
         await consumer.commit({TopicPartition(topic, 0): 10, TopicPartition(topic, 1): 0})
         detail = view(shared_broker, f"/v1/groups/{group}")
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from harness import BrokerProcess, eventually
 
 pytestmark = pytest.mark.java
@@ -48,7 +49,12 @@ def tool(jars: Path, shared_broker: BrokerProcess) -> Run:
     """Run a tool's main class; what it prints, or a failed test with what it complained about."""
 
     def run(
-        main: str, *arguments: str, stdin: str = "", server: bool = True, fails: bool = False, timeout: int = 60
+        main: str,
+        *arguments: str,
+        stdin: str = "",
+        server: bool = True,
+        fails: bool = False,
+        timeout: int = 60,
     ) -> str:
         where = ["--bootstrap-server", shared_broker.address] if server else []
         done = subprocess.run(
@@ -128,9 +134,7 @@ def test_producer_perf_and_consumer_perf(tool: Run, topic: str, shared_broker: B
         server=False,
     )
     assert "50000 records sent" in sent
-    read = tool(
-        f"{TOOLS}.ConsumerPerformance", "--topic", topic, "--messages", "50000", "--timeout", "20000"
-    )
+    read = tool(f"{TOOLS}.ConsumerPerformance", "--topic", topic, "--messages", "50000", "--timeout", "20000")
     assert int(read.splitlines()[1].split(",")[4]) == 50000
 
 
@@ -195,7 +199,9 @@ def test_log_dirs_cluster_id_and_api_versions(tool: Run, topic: str, shared_brok
     assert found["logDir"] == str(shared_broker.data_dir)
     assert found["partitions"][0]["partition"] == f"{topic}-0"
     assert found["partitions"][0]["size"] > 0
-    cluster = tool(f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", shared_broker.address, server=False)
+    cluster = tool(
+        f"{TOOLS}.ClusterTool", "cluster-id", "--bootstrap-server", shared_broker.address, server=False
+    )
     assert cluster.startswith("Cluster ID: ")
     versions = tool(f"{TOOLS}.BrokerApiVersionsCommand")
     assert "Produce(0): 3 to 13 [usable: 13]" in versions
@@ -206,7 +212,9 @@ def test_dump_log_reads_our_segment_files(tool: Run, topic: str, shared_broker: 
     tool(f"{TOOLS}.ConsoleProducer", "--topic", topic, "--compression-codec", "gzip", stdin="one\ntwo\n")
 
     def written() -> list[Path]:
-        return [path for path in shared_broker.data_dir.glob(f"topics/{topic}.*/0/*.log") if path.stat().st_size]
+        return [
+            path for path in shared_broker.data_dir.glob(f"topics/{topic}.*/0/*.log") if path.stat().st_size
+        ]
 
     eventually(written)
     dump = tool(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from topics import Topic, plain
+from topics import Topic, now_ms, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 MODES = ("push", "pull")
-START = 1_700_000_000_000
+START = now_ms() - 3_600_000  # retention would take records of long ago
 
 
 @pytest.fixture(scope="module")

@@ -56,9 +56,13 @@ class Topic:
         return list(range(first, first + count))
 
     def options(self, **more: Any) -> dict[str, str]:
-        base = {"kafka.bootstrap.servers": self.servers, "subscribe": self.name}
-        base |= {name: value if isinstance(value, str) else json.dumps(value) for name, value in more.items()}
-        return {name: value for name, value in base.items() if value is not None}
+        """Source options; None takes one away, a dict becomes JSON."""
+        base = {"kafka.bootstrap.servers": self.servers, "subscribe": self.name, **more}
+        return {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in base.items()
+            if value is not None
+        }
 
 
 def _headers(i: int) -> list[tuple[str, bytes | None]] | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.log.config import LogConfig
-from penstock.log.partition import AppendResult, PartitionLog
+from penstock.log.partition import CEILING_STEP, AppendResult, PartitionLog
 from penstock.log.store import LogStore, PartitionPlace
 from penstock.wire import batch
 from penstock.wire.records import Record, decode_records, encode_batch
@@ -48,9 +48,13 @@ class LogRig:
         )
         self.store.start()
         config = LogConfig.parse(configs or {})
-        return self.store.open(
+        logs = self.store.open(
             [PartitionPlace("t", self.topic_id, index, config, -1) for index in range(partitions)]
         )
+        for log in logs:  # as after a first append, so that tests need not wait for the disk
+            log.ceiling = max(log.ceiling, CEILING_STEP)
+        self.store.state.save(self.store._record_of(log) for log in logs)
+        return logs
 
     async def crash(self) -> None:
         """What kill -9 leaves: nothing is drained, no file closed, the clean flag is not set."""

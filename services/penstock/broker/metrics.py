@@ -133,9 +133,7 @@ class BrokerCollector(Collector):
         store = self._broker.store
         behind = store.write_behind
         size, unflushed = sum(logs.log_bytes for logs in totals), sum(logs.unflushed for logs in totals)
-        yield GaugeMetricFamily(
-            "penstock_disk_log_bytes", "Size of all logs", sum(logs.log_bytes for logs in totals)
-        )
+        yield GaugeMetricFamily("penstock_disk_log_bytes", "Size of all logs", size)
         yield GaugeMetricFamily(
             "penstock_disk_free_bytes",
             "Room left where the logs are",
@@ -150,11 +148,7 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(
             "penstock_write_behind_lag_seconds", "Age of the oldest bytes not on disk", behind.lag
         )
-        yield GaugeMetricFamily(
-            "penstock_write_behind_unflushed_bytes",
-            "Bytes not on disk",
-            sum(logs.unflushed for logs in totals),
-        )
+        yield GaugeMetricFamily("penstock_write_behind_unflushed_bytes", "Bytes not on disk", unflushed)
 
 
 def api_name(api_key: int) -> str:

@@ -25,6 +25,7 @@ from penstock.shm.layout import PartitionState
 from penstock.wire import batch
 from penstock.wire.batch import BatchHeader, Buffer
 from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.records import encode_batch
 
 CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
@@ -145,7 +146,7 @@ class PartitionLog:
         words[PartitionControl.APPEND] = end
         if idempotent:
             self.producers.record(header, base, self._clock())
-        self.records_in += end - base
+        self.records_in += header.record_count
         self.bytes_in += len(records)
         if self.replicated or self.config.durability is Durability.DISK:
             self._pending.append((end, segment, segment.size))
@@ -170,6 +171,13 @@ class PartitionLog:
         if moved:
             self.control.words[PartitionControl.COMMIT] = self.high_watermark
             self._wake()
+
+    def skip_to(self, offset: int) -> None:
+        """Leave out offsets up to `offset`, with an empty batch over the gap that readers step across."""
+        while self.log_end < offset:
+            delta = min(offset - self.log_end, 1 << 31) - 1
+            filler = encode_batch([], base_offset=self.log_end, last_offset_delta=delta)
+            self.append(batch.read_header(filler), filler)
 
     def _is_old(self, segment: Segment) -> bool:
         return segment.size > 0 and self._clock() - segment.created_ms > self.config.segment_ms

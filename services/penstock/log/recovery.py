@@ -33,6 +33,8 @@ class Recovered:
     segments: list[Segment] = field(default_factory=list)
     log_end: int = 0
     committed: int = 0
+    skip_to: int = 0
+    """Where offsets go on if what was shown to readers may have been lost; else not above log_end."""
     producers: ProducerTable = field(default_factory=ProducerTable)
     memory_lost: bool = False
     damage: str | None = None
@@ -62,7 +64,7 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     end = max(found.segments[-1].next_offset if found.segments else 0, record.log_start)
     if hot is None:
         # Readers may have seen offsets that are gone: they must never mean another record.
-        end = max(end, record.ceiling if record.clean_end < 0 else record.clean_end)
+        found.skip_to = max(end, record.ceiling if record.clean_end < 0 else record.clean_end)
         found.committed = end
     else:
         assert control is not None

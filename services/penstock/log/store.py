@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.log.compaction import compact, wants_compaction
-from penstock.log.config import LogConfig
+from penstock.log.config import Durability, LogConfig
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import SegmentPool
 from penstock.log.recovery import recover
@@ -179,13 +179,15 @@ class LogStore:
                 if segment.sealed:
                     self._sealed.append((partition, segment))
         partition.adopt(found.segments, found.log_end, found.committed)
-        partition.ceiling = max(record.ceiling, partition.log_end + CEILING_STEP)
+        if record.ceiling or partition.log_end:
+            partition.ceiling = max(record.ceiling, partition.log_end) + CEILING_STEP
         epoch = max(place.leader_epoch, record.promised_epoch, found.control.promised_epoch) + 1
         if partition.damage is None:
             partition.become_leader(epoch, self.incarnation)
             # Nobody else has a say on a single node: all that was appended is committed, once on disk
             # if the topic wants that.
-            if partition.config.durability.value == "memory":
+            if partition.config.durability is Durability.MEMORY:
+                partition.skip_to(found.skip_to)
                 partition.commit(partition.log_end)
             elif partition.unflushed or partition.high_watermark < partition.log_end:
                 partition.dirty = True

@@ -8,6 +8,7 @@ every restart. A probe that comes earlier waits in the socket's queue.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,8 @@ class HttpServer:
         try:
             self._socket = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
         except OSError as error:
-            raise OSError(f"can't serve HTTP at {address}: {error.strerror}") from None
+            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+            raise OSError(f"can't serve HTTP at {address}: {reason}") from None
         port: int = self._socket.getsockname()[1]
         self.url = f"http://{Address(address.host, port)}"
         self._server: uvicorn.Server | None = None
