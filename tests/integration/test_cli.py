@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -19,25 +22,59 @@ from harness import PENSTOCK, BrokerProcess, eventually, free_port
 from penstock.cli.main import app
 
 
+class Ended(NamedTuple):
+    code: int
+    out: bytes
+    error: str
+
+
 class Shell:
-    """Runs `penstock` with the addresses of one broker in its environment."""
+    """Runs `penstock` with the addresses of one broker in its environment.
+
+    In this process, on a thread with streams of its own: a new interpreter for each of a hundred commands
+    would be most of the time these tests take. `start` gives a process where it matters.
+    """
 
     def __init__(self, broker: BrokerProcess) -> None:
-        self.environment = {
-            **os.environ,
+        self.addresses = {
             "PENSTOCK_BROKER": broker.address,
             "PENSTOCK_HTTP": f"127.0.0.1:{broker.http_port}",
         }
 
-    def run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            [*PENSTOCK, *arguments], input=stdin, capture_output=True, env=self.environment, timeout=60
+    def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._run, arguments, stdin).result(60)
+
+    def _run(self, arguments: tuple[str, ...], stdin: bytes) -> Ended:
+        out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+        with tempfile.TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+            file.write(stdin)
+            file.seek(0)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(file))
+            patch.setattr(sys, "stdout", out)
+            patch.setattr(sys, "stderr", error)
+            for name, address in self.addresses.items():
+                patch.setenv(name, address)
+            try:
+                app(arguments)
+                code: Any = 0
+            except SystemExit as end:
+                code = end.code or 0
+        written = [stream.buffer.getvalue() for stream in (out, error)]  # type: ignore[attr-defined]
+        return Ended(code, written[0], written[1].decode())
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*PENSTOCK, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self.addresses},
         )
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> bytes:
         ended = self.run(*arguments, stdin=stdin)
-        assert ended.returncode == 0, ended.stderr.decode()
-        return ended.stdout
+        assert ended.code == 0, ended.error
+        return ended.out
 
     def json(self, *arguments: str, stdin: bytes = b"") -> Any:
         return json.loads(self.ok(*arguments, "--json", stdin=stdin))
@@ -45,8 +82,8 @@ class Shell:
     def refused(self, *arguments: str, stdin: bytes = b"", code: int = 1) -> str:
         """The one line that it says when it can't."""
         ended = self.run(*arguments, stdin=stdin)
-        assert ended.returncode == code, ended
-        lines = ended.stderr.decode().splitlines()
+        assert ended.code == code, ended
+        lines = ended.error.splitlines()
         assert len(lines) == 1, lines
         assert lines[0].startswith(f"penstock {arguments[0]}: ")
         return lines[0]
@@ -161,7 +198,7 @@ def test_what_is_produced_is_consumed_by_pull_and_by_push(shell: Shell, compress
 def test_every_line_is_a_record_with_or_without_a_last_newline(shell: Shell) -> None:
     topic = shell.topic()
     ended = shell.run("produce", topic, "--acks", "1", stdin=b"one\n\nthree\r\nfour")
-    assert ended.stderr == f"4 records to {topic}\n".encode()
+    assert ended.error == f"4 records to {topic}\n"
     assert shell.ok("consume", topic) == b"one\n\nthree\nfour\n"
 
 
@@ -175,8 +212,7 @@ def test_producing_says_what_is_wrong_with_the_input(shell: Shell) -> None:
 def test_follow_prints_records_as_they_come(shell: Shell, options: tuple[str, ...]) -> None:
     topic = shell.topic()
     shell.ok("produce", topic, stdin=b"first\n")
-    command = [*PENSTOCK, "consume", topic, "--follow", "--max", "2", *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=shell.environment) as follower:
+    with shell.start("consume", topic, "--follow", "--max", "2", *options) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == b"first\n"
         shell.ok("produce", topic, stdin=b"second\n")
@@ -194,9 +230,7 @@ def test_a_group_goes_on_where_it_was(shell: Shell) -> None:
 def test_output_that_nobody_reads_is_no_error(shell: Shell) -> None:
     topic = shell.topic()
     shell.ok("produce", topic, stdin=b"x\n" * 100_000)
-    with subprocess.Popen(
-        [*PENSTOCK, "consume", topic], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=shell.environment
-    ) as consumer:
+    with shell.start("consume", topic) as consumer:
         assert consumer.stdout is not None
         assert consumer.stderr is not None
         assert consumer.stdout.readline() == b"x\n"
@@ -243,7 +277,7 @@ def test_a_group_can_be_reset_to_either_end_an_offset_or_a_time(shell: Shell) ->
 
 async def test_a_group_with_active_members_is_not_reset(shell: Shell) -> None:
     topic, group = shell.topic(), f"group-{uuid4().hex[:8]}"
-    consumer = AIOKafkaConsumer(topic, bootstrap_servers=shell.environment["PENSTOCK_BROKER"], group_id=group)
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=shell.addresses["PENSTOCK_BROKER"], group_id=group)
     await consumer.start()
     try:
         while not consumer.assignment():
@@ -310,6 +344,17 @@ def test_load_says_why_chunks_are_refused(shell: Shell) -> None:
     assert f"penstock topic alter {topic} --partitions 4" in shell.refused("load", "-t", topic, "-p", "4")
 
 
+def test_load_says_when_the_broker_goes_away(broker: BrokerProcess) -> None:
+    shell = Shell(broker)
+    with shell.start("load", "-t", "cut-short", "--seconds", "60") as load:
+        eventually(lambda: any(row["records"] for row in shell.json("topic", "list")))
+        broker.kill()
+        _, error = load.communicate(timeout=30)
+    assert load.returncode == 1
+    assert error.decode().startswith("penstock load: cut-short: the broker closed the connection")
+    assert error.count(b"\n") == 1
+
+
 # Status
 
 
@@ -366,16 +411,13 @@ def test_inspect_finds_damage_and_torn_tails(
     damaged = tmp_path / "damaged.log"
     damaged.write_bytes(whole[:-1] + b"?" + whole)
     ended = shell.run("inspect", str(damaged))
-    assert ended.returncode == 1
-    assert b"1 batches fail their CRC, the first at position 0" in ended.stderr
+    assert ended.code == 1
+    assert "1 batches fail their CRC, the first at position 0" in ended.error
     torn = tmp_path / "torn.log"
     torn.write_bytes(whole + whole[:-3])
     ended = shell.run("inspect", str(torn))
-    assert ended.returncode == 1
-    assert (
-        f"{len(whole) - 3} bytes after position {len(whole)} are no whole record batch".encode()
-        in ended.stderr
-    )
+    assert ended.code == 1
+    assert f"{len(whole) - 3} bytes after position {len(whole)} are no whole" in ended.error
     assert "No such file" in shell.refused("inspect", str(tmp_path / "nothing.log"))
     fake = tmp_path / "fake.seg"
     fake.write_bytes(b"not a segment")

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,12 @@ from aiokafka.errors import KafkaError
 from prometheus_client.parser import text_string_to_metric_families
 
 from harness import PENSTOCK, BrokerProcess, eventually, free_port
+from penstock.broker.catalog import Catalog, ServedTopic
+from penstock.broker.metrics import MAX_SERIES, ReaderTotals, reader_lag
+from penstock.cli.kafka import Cluster
+from penstock.cli.topic import create_topic
+from penstock.shm.cursors import ReaderSlot
+from penstock.shm.layout import SlotState
 from penstock.shm.places import Edge
 from penstock.shm.reader import LogReader
 from penstock.shm.subscribe import subscribe
@@ -53,10 +60,10 @@ def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
     return metrics(broker)[name, frozenset(labels.items())]
 
 
-def new_topic(broker: BrokerProcess, partitions: int = 1) -> str:
+async def new_topic(broker: BrokerProcess, partitions: int = 1) -> str:
     name = f"topic-{uuid4().hex[:8]}"
-    command = [*PENSTOCK, "topic", "create", name, "-p", str(partitions), "-b", broker.address]
-    subprocess.run(command, check=True, capture_output=True)
+    async with Cluster(broker.address) as cluster:
+        await create_topic(cluster, name, partitions, -1, {})
     return name
 
 
@@ -103,7 +110,7 @@ def test_the_broker_tells_who_it_is_and_what_it_uses(shared_broker: BrokerProces
 
 
 async def test_a_topic_shows_its_partitions_and_counts_what_came_in(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker, partitions=3)
+    topic = await new_topic(shared_broker, partitions=3)
     await produce(shared_broker, topic, [b"x" * 100] * 250)
     detail = view(shared_broker, f"/v1/topics/{topic}")
     assert [part["partition"] for part in detail["partitions"]] == [0, 1, 2]
@@ -122,7 +129,7 @@ def test_what_is_not_there_is_a_404_with_a_message(shared_broker: BrokerProcess,
 
 
 async def test_a_groups_lag_is_told_by_partition_and_in_all(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker, partitions=2)
+    topic = await new_topic(shared_broker, partitions=2)
     group = f"group-{uuid4().hex[:8]}"
     await produce(shared_broker, topic, [b"x"] * 30)
     consumer = AIOKafkaConsumer(bootstrap_servers=shared_broker.address, group_id=group, client_id="lagging")
@@ -150,7 +157,7 @@ async def test_a_groups_lag_is_told_by_partition_and_in_all(shared_broker: Broke
 
 
 async def test_a_client_is_seen_by_its_name_while_it_is_connected(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker)
+    topic = await new_topic(shared_broker)
     name = f"client-{uuid4().hex[:8]}"
     producer = AIOKafkaProducer(bootstrap_servers=shared_broker.address, client_id=name)
     await producer.start()
@@ -166,7 +173,7 @@ async def test_a_client_is_seen_by_its_name_while_it_is_connected(shared_broker:
 
 
 async def test_a_local_reader_shows_where_it_is_and_how_far_behind(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker)
+    topic = await new_topic(shared_broker)
     await produce(shared_broker, topic, [b"x" * 50] * 40)
     label = f"reader-{uuid4().hex[:8]}"
 
@@ -194,7 +201,7 @@ async def test_a_local_reader_shows_where_it_is_and_how_far_behind(shared_broker
 
 
 async def test_metrics_count_what_went_in_and_out_of_a_topic(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker)
+    topic = await new_topic(shared_broker)
     await produce(shared_broker, topic, [b"x" * 100] * 500)
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=shared_broker.address, auto_offset_reset="earliest")
     await consumer.start()
@@ -211,7 +218,7 @@ async def test_metrics_count_what_went_in_and_out_of_a_topic(shared_broker: Brok
 
 
 async def test_metrics_time_every_api_and_count_its_errors(shared_broker: BrokerProcess) -> None:
-    topic = new_topic(shared_broker)
+    topic = await new_topic(shared_broker)
 
     def count(api: str) -> float:
         return metrics(shared_broker).get(("penstock_request_seconds_count", frozenset({("api", api)})), 0)
@@ -263,7 +270,7 @@ def test_a_scrape_gets_open_metrics_when_it_asks_for_them(shared_broker: BrokerP
 async def test_a_disk_that_refuses_makes_the_broker_unready_until_it_takes_the_log_again(
     broker: BrokerProcess,
 ) -> None:
-    topic = new_topic(broker)
+    topic = await new_topic(broker)
     (directory,) = (broker.data_dir / "topics").glob(f"{topic}.*")
     shutil.rmtree(directory)
     await produce(broker, topic, [b"kept in memory"])
@@ -276,6 +283,24 @@ async def test_a_disk_that_refuses_makes_the_broker_unready_until_it_takes_the_l
     (directory / "0").mkdir(parents=True)
     eventually(lambda: get(broker, "/readyz")[0] == 200)
     assert metric(broker, "penstock_write_behind_unflushed_bytes") == 0
+
+
+def test_labels_that_clients_choose_are_bounded_and_the_worst_are_shown() -> None:
+    catalog, slots = Catalog(), []
+    log = SimpleNamespace(high_watermark=1_000_000)
+    served = ServedTopic(SimpleNamespace(name="t"), b"t" * 16, [log])  # type: ignore[arg-type,list-item]
+    catalog.by_name["t"] = catalog.by_id[served.topic_id] = served
+    totals = ReaderTotals()
+    for at in range(MAX_SERIES + 50):
+        slots.append(ReaderSlot(f"{at}", f"label {at}", b"t" * 16, 0, SlotState.PUSH, -1, at, 10, 100, 0, 0))
+    totals.observe(slots, catalog)
+    shown, _, omitted = reader_lag(slots, catalog)
+    assert len(shown.samples) == MAX_SERIES
+    assert shown.samples[0].labels["reader"] == "label 0"
+    assert omitted.samples[0].value == 50
+    records, _ = totals.metrics()
+    assert len(records.samples) <= MAX_SERIES + 2
+    assert sum(sample.value for sample in records.samples) == 10 * (MAX_SERIES + 50)
 
 
 def test_a_kept_open_http_connection_does_not_hold_up_the_stop(broker: BrokerProcess) -> None:

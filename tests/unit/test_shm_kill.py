@@ -22,7 +22,7 @@ from penstock.shm import layout
 from penstock.shm.places import BrokerRestarted, Edge, Place
 from penstock.shm.reader import LogReader
 
-ROUNDS = 60
+ROUNDS = 40
 PER_BATCH = 7
 PLACE = Place("t", bytes(range(16)), 0)
 

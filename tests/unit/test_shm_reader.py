@@ -106,6 +106,21 @@ def test_a_time_that_may_be_on_disk_is_not_guessed(memory: MemoryLog) -> None:
         assert reader.positions == {memory.place: middle}
 
 
+def test_a_time_is_not_found_below_the_log_start(memory: MemoryLog) -> None:
+    memory.append(5)
+    memory.log.advance_log_start(17)
+    with memory.reader(AtTime(START_TIME)) as reader:
+        assert reader.positions == {memory.place: 17}
+
+
+def test_a_time_when_all_but_an_empty_segment_is_on_disk_is_not_guessed(memory: MemoryLog) -> None:
+    memory.append(200)
+    memory.log.roll()
+    memory.evict(len(memory.log.segments) - 1)
+    with pytest.raises(NotInMemory):
+        memory.reader(AtTime(START_TIME + 1500))
+
+
 def test_what_is_not_committed_is_not_read(tmp_path: Path) -> None:
     memory = MemoryLog(tmp_path, configs={"durability": "disk"})
     memory.append(3)

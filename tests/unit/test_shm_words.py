@@ -114,10 +114,15 @@ def test_s1_is_needed_because_packing_clears_the_word_first(shared: Path) -> Non
         eventually(lambda: _wrong_loads(words, PartitionControl.COMMIT, 100_000), 20)
 
 
-def test_s4_no_room_is_an_error_and_leaves_nothing(shared: Path) -> None:
-    stat = os.statvfs(shared)
+def test_s4_no_room_is_an_error_and_leaves_nothing(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, start: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
-        files.create(shared / "large", 2 * stat.f_frsize * stat.f_blocks)
+        files.create(shared / "file", 4096)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        SegmentMemory.create(shared / layout.segment_name(0), 32 * 1024)
     assert list(shared.iterdir()) == []
 
 

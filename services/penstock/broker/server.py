@@ -195,8 +195,7 @@ class Broker:
         self.fetch.close()
         for partition in range(self.offsets_log.partitions):
             self.groups.unload(partition)
-        await self.store.stop()
-        await self.http.stop()
+        await asyncio.gather(self.store.stop(), self.http.stop())
         await self.metadata_store.close()
         self._lock.close()
 

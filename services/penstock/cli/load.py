@@ -5,34 +5,15 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import asdict
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.options import BROKER, AsJson, BrokerAddress
+from penstock.cli.options import BROKER, Acks, AsJson, BrokerAddress, Codec
 from penstock.cli.terminal import fail, in_bytes, print_json, run
 
 if TYPE_CHECKING:
-    from penstock.load.producer import LoadPlan, LoadReport
-
-
-class Codec(StrEnum):
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-class Acks(StrEnum):
-    NONE = "0"
-    LEADER = "1"
-    ALL = "all"
-
-    @property
-    def number(self) -> int:
-        return -1 if self is Acks.ALL else int(self.value)
+    from penstock.load.run import LoadPlan, LoadReport
 
 
 def load(
@@ -58,7 +39,7 @@ def load(
 
     Example: penstock load --partitions 8 --chunk 16KiB --producers 2 --seconds 30
     """
-    from penstock.load.producer import LoadFailed, LoadPlan
+    from penstock.load.run import LoadFailed, LoadPlan
     from penstock.settings import parse_size
     from penstock.wire.records import Compression
 
@@ -89,7 +70,8 @@ def load(
     else:
         _print(report)
     if report.failure is not None:
-        fail(f"{topic}: {report.failure} (and {report.refused} requests refused in all)")
+        refused = f" ({report.refused:,} requests in all)" if report.refused else ""
+        fail(f"{topic}: {report.failure}{refused}")
 
 
 async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) -> LoadReport:
@@ -98,7 +80,8 @@ async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) ->
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from penstock.load.producer import Tally, run_load
+    from penstock.load.producer import Tally
+    from penstock.load.run import run_load
 
     plan = replace(plan, leaders=await _leaders(broker, plan.topic, partitions))
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

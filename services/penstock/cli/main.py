@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import broker, config, consume, group, inspect, load, produce, status, topic
+from penstock.cli import bench, broker, config, consume, demo, group, inspect, load, produce, status, topic
 from penstock.cli.terminal import Commands
 
 app = typer.Typer(
@@ -22,8 +22,10 @@ app.add_typer(group.app, name="group")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(load.load)
+app.command()(demo.demo)
 app.command()(status.status)
 app.command()(inspect.inspect)
+app.add_typer(bench.app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

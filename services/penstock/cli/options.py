@@ -1,7 +1,8 @@
-"""Options that many commands have."""
+"""Options that several commands have."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -20,3 +21,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 BROKER = "127.0.0.1:9092"
 HTTP = "127.0.0.1:9644"
+
+
+class Codec(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+    @property
+    def number(self) -> int:
+        return -1 if self is Acks.ALL else int(self.value)

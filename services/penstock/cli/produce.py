@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.load import Acks, Codec
-from penstock.cli.options import BROKER, AsJson, BrokerAddress
+from penstock.cli.options import BROKER, Acks, AsJson, BrokerAddress, Codec
 from penstock.cli.terminal import fail, print_json, run
 
 _READ = 1 << 16

@@ -80,7 +80,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    if title:
+        typer.echo(title)  # not the table's own, which would be wrapped to its width
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for at, name in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[at], int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left", overflow="fold")

@@ -16,7 +16,7 @@ from penstock.shm import layout
 from penstock.shm.control import NodeControl, PartitionControl
 from penstock.shm.cursors import CursorFile, Slot
 from penstock.shm.layout import WORD, PartitionState
-from penstock.shm.mapped import DATA, GENERATION, SAME_BYTES, MappedSegment
+from penstock.shm.mapped import DATA, MappedSegment
 from penstock.shm.places import (
     AtTime,
     BrokerGone,
@@ -41,9 +41,6 @@ _STATE: Final = layout.PART_STATE // WORD
 
 # base offset, batch length, (epoch), magic, (crc, attributes), last offset delta
 _HEAD: Final = struct.Struct(">qi4xb6xi")
-_NO_HEAD: Final = (0, 0, 0, 0)
-_PREFIX: Final = batch.LENGTH_PREFIX
-_SMALLEST: Final = batch.HEADER_SIZE
 
 
 class Batch(NamedTuple):
@@ -55,6 +52,12 @@ class Batch(NamedTuple):
     next_offset: int
     data: bytes | memoryview
     """The batch as Kafka defines it. In place, it is good until the reader is used again."""
+
+
+class _Head(NamedTuple):
+    base_offset: int
+    size: int
+    next_offset: int
 
 
 class Follower:
@@ -140,30 +143,19 @@ class Follower:
             if position >= self._end:
                 self._advance(segment)
                 continue
-            # This is `_head`, spelt out: a call would be a fifth of what a batch costs.
-            start = DATA + position
-            left = self._end - position
-            base, length, magic, delta = (
-                _HEAD.unpack_from(segment.view, start) if left >= _SMALLEST else _NO_HEAD
-            )
-            size = length + _PREFIX
-            following = base + delta + 1
-            if (
-                magic != 2
-                or not _SMALLEST <= size <= left
-                or delta < 0
-                or base < self._walked
-                or following > self._committed  # the watermark is always the end of a batch
-            ):
+            head = self._head(segment, position, self._end, self._walked)
+            if head is None or head.next_offset > self._committed:  # the watermark is always a batch's end
                 self._no_batch(segment, position)
                 continue
+            base, size, following = head
             if following <= self.offset:
                 self._position, self._walked = position + size, following
                 continue
+            start = DATA + position
             data: bytes | memoryview = segment.view[start : start + size]
             if copy:
                 data = bytes(data)
-            if segment.words[GENERATION] - segment.generation not in SAME_BYTES:
+            if not segment.intact:
                 self._segment = None
                 continue
             if not copy:
@@ -230,7 +222,7 @@ class Follower:
             head = self._head(segment, position, written, walked)
             if head is None:
                 return False
-            size, following = head
+            _, size, following = head
             if following > self.offset:
                 break
             position, walked = position + size, following
@@ -240,17 +232,16 @@ class Follower:
         self._position, self._end, self._walked = position, written, walked
         return True
 
-    def _head(
-        self, segment: MappedSegment, position: int, written: int, walked: int
-    ) -> tuple[int, int] | None:
-        """(size, next offset) of the batch at `position`; None if the memory went away under us."""
+    def _head(self, segment: MappedSegment, position: int, written: int, walked: int) -> _Head | None:
+        """The batch at `position`, as far as it must be known; None if the memory went away under us."""
         left = written - position
-        start = DATA + position
-        base, length, magic, delta = _HEAD.unpack_from(segment.view, start) if left >= _SMALLEST else _NO_HEAD
-        size = length + _PREFIX
-        if magic == 2 and _SMALLEST <= size <= left and delta >= 0 and base >= walked:
-            return size, base + delta + 1
+        if left >= batch.HEADER_SIZE:
+            base, length, magic, delta = _HEAD.unpack_from(segment.view, DATA + position)
+            size = length + batch.LENGTH_PREFIX
+            if magic == 2 and batch.HEADER_SIZE <= size <= left and delta >= 0 and base >= walked:
+                return _Head(base, size, base + delta + 1)
         if segment.intact:
+            self._check_served()
             raise self._corrupt(segment, position)
         return None
 
@@ -276,43 +267,51 @@ class Follower:
 
     def _offset_at(self, milliseconds: int) -> int:
         """See `AtTime`. Only memory is looked at; if what is on disk could be meant, NotInMemory."""
-        control = self._control
-        committed = control.committed
-        only_later = control.log_start < control.oldest_base
+        start, oldest, committed = self._control.log_start, self._control.oldest_base, self._control.committed
+        # While nothing older than the time was seen in memory, the first record may be on disk.
+        unsure = start < committed and not 0 <= oldest <= start
+        found = committed
         for base in sorted(self._bases()):
             segment = self._pin(base)
-            if segment is None or segment.max_time < milliseconds:
-                # Evicted just now, as if we had come a little later; or all of it is too old.
-                only_later = only_later and segment is None
-                continue
-            for offset, content in self._copies(segment, committed):
-                if batch.read_header(content).max_timestamp >= milliseconds:
-                    if only_later:
-                        raise NotInMemory(
-                            self.place,
-                            control.log_start,
-                            f"memory begins after {milliseconds}: ask the broker",
-                        )
-                    for record in self.decode(content, offset):
-                        if record.timestamp >= milliseconds:
-                            return record.offset
-                only_later = False
-        return committed
+            newest_time = -1 if segment is None else segment.max_time
+            if segment is not None and newest_time >= milliseconds:
+                for content in self._copies(segment, committed):
+                    found = self._first_at(content, milliseconds, start, committed)
+                    if found < committed:
+                        break
+                    unsure = False
+            if found < committed:
+                break
+            if segment is None or segment.retired:
+                unsure = True  # evicted while we looked
+            elif 0 <= newest_time < milliseconds:
+                unsure = False
+        if unsure:
+            raise NotInMemory(self.place, start, f"time {milliseconds} may be on disk, ask the broker")
+        return found
 
-    def _copies(self, segment: MappedSegment, committed: int) -> Iterator[tuple[int, bytes]]:
-        """(offset, batch) for the committed batches of a segment, each copied and checked."""
+    def _first_at(self, content: bytes, milliseconds: int, start: int, default: int) -> int:
+        """The offset of a batch's first record at or after both a time and an offset."""
+        header = batch.read_header(content)
+        if header.max_timestamp >= milliseconds:
+            for record in self.decode(content, header.base_offset):
+                if record.timestamp >= milliseconds and record.offset >= start:
+                    return record.offset
+        return default
+
+    def _copies(self, segment: MappedSegment, committed: int) -> Iterator[bytes]:
+        """The committed batches of a segment, each copied and checked."""
         extent = self._extent(segment, 0)
         position, walked = 0, segment.base
         while extent is not None and position < extent[0] and walked < committed:
             head = self._head(segment, position, extent[0], walked)
             if head is None:
                 return
-            size, following = head
-            content = bytes(segment.view[DATA + position : DATA + position + size])
+            content = bytes(segment.view[DATA + position : DATA + position + head.size])
             if not segment.intact:
                 return
-            yield walked, content
-            position, walked = position + size, following
+            yield content
+            position, walked = position + head.size, head.next_offset
 
     def decode(self, content: bytes, offset: int) -> list[Record]:
         try:
@@ -363,7 +362,7 @@ class Follower:
 
     def _no_batch(self, segment: MappedSegment, position: int) -> None:
         """There should be a batch at `position`: the memory went away, or it lies."""
-        if segment.words[GENERATION] == segment.generation:
+        if not segment.retired:
             self._check_served()
             raise self._corrupt(segment, position)
         self._segment = None

@@ -13,12 +13,12 @@ from penstock.shm.layout import WORD
 from penstock.shm.places import Place
 
 DATA: Final = layout.SEGMENT_HEADER
-GENERATION: Final = layout.SEGMENT_GENERATION // WORD
+_GENERATION: Final = layout.SEGMENT_GENERATION // WORD
 _WRITTEN: Final = layout.SEGMENT_WRITTEN // WORD
 _NEXT: Final = layout.SEGMENT_NEXT // WORD
 _MAX_TIME: Final = layout.SEGMENT_MAX_TIME // WORD
 
-SAME_BYTES: Final = (0, 1)
+_SAME_BYTES: Final = (0, 1)
 """How far the generation may have moved since the mapping: not at all, or to retiring."""
 
 
@@ -31,7 +31,7 @@ class MappedSegment:
         self.view = view
         self.words = words
         self.base = base
-        self.generation: int = words[GENERATION]
+        self.generation: int = words[_GENERATION]
         self.capacity = len(view) - DATA
 
     @classmethod
@@ -52,14 +52,20 @@ class MappedSegment:
             and words[layout.SEGMENT_PARTITION // WORD] == place.partition
             and words[layout.SEGMENT_BASE // WORD] == base
             # Last: all of the above was read from one life of this memory, and the pin came before it.
-            and words[GENERATION] == segment.generation
+            and words[_GENERATION] == segment.generation
         )
         return segment if fits else None
 
     @property
     def intact(self) -> bool:
         """Whatever was read from the batches before this call is what the broker committed."""
-        return self.words[GENERATION] - self.generation in SAME_BYTES
+        return self.words[_GENERATION] - self.generation in _SAME_BYTES
+
+    @property
+    def retired(self) -> bool:
+        """The broker has done with it, or already given it to somebody else."""
+        generation: int = self.words[_GENERATION]
+        return generation != self.generation
 
     @property
     def max_time(self) -> int:
@@ -72,9 +78,10 @@ class MappedSegment:
         # a `written` that is still good vouches for the `next base` loaded before it.
         next_base: int = self.words[_NEXT]
         written: int = self.words[_WRITTEN]
-        lives = self.words[GENERATION] - self.generation
-        if lives == 0 and not position <= written <= self.capacity:
-            raise ValueError(f"{written} bytes written of {self.capacity}, reader at {position}")
-        if lives > 1 or lives < 0 or (lives == 1 and (written < position or written == 0)):
+        plausible = position <= written <= self.capacity
+        if not self.retired:
+            if not plausible:
+                raise ValueError(f"{written} bytes written of {self.capacity}, reader at {position}")
+        elif not plausible or written == 0 or not self.intact:
             return None
         return written, next_base

@@ -19,12 +19,19 @@ from typing import Any, Final, NamedTuple
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from kio.serial._implicit_defaults import get_implicit_default
-from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    PrimitiveTupleField,
+    classify_field,
+    is_optional,
+)
 
 from penstock.wire.errors import ErrorCode, MalformedRequest
 
 Tree = Mapping[str, Any]
 _Build = Callable[[Tree], Any]
+_Check = Callable[[Any], None]
 _UTC: Final = datetime.UTC
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
 _HEAD: Final = struct.Struct(">hhi")
@@ -52,18 +59,50 @@ def read_head(frame: memoryview) -> RequestHead:
 
 
 @cache
-def _request_codec(api_key: int, version: int) -> tuple[Any, Any]:
+def _request_codec(api_key: int, version: int) -> tuple[Any, Any, _Check]:
     schema = load_request_schema(api_key, version)
-    return entity_reader(schema.__header_schema__), entity_reader(schema)
+    return entity_reader(schema.__header_schema__), entity_reader(schema), _null_check(schema)
+
+
+@cache
+def _null_check(entity: Any) -> _Check:
+    """kio reads a null array where the schema has none; Kafka, and this, refuses it."""
+    arrays: list[tuple[str, bool, _Check | None]] = []
+    for field in fields(entity):
+        kind = classify_field(field)
+        if isinstance(kind, EntityTupleField):
+            inner = _null_check(kind.type_) if _has_arrays(kind.type_) else None
+            arrays.append((field.name, is_optional(field), inner))
+        elif isinstance(kind, PrimitiveTupleField):
+            arrays.append((field.name, is_optional(field), None))
+
+    def check(value: Any) -> None:
+        for name, nullable, inner in arrays:
+            items = getattr(value, name)
+            if items is None:
+                if not nullable:
+                    raise MalformedRequest(f"{name} is null")
+            elif inner is not None:
+                for item in items:
+                    inner(item)
+
+    return check
+
+
+def _has_arrays(entity: Any) -> bool:
+    return any(
+        isinstance(classify_field(field), EntityTupleField | PrimitiveTupleField) for field in fields(entity)
+    )
 
 
 def read_request(head: RequestHead, frame: memoryview) -> Request:
     """Decode a frame of an API and version that kio has. Anything that doesn't fit is MalformedRequest."""
-    read_header, read_body = _request_codec(head.api_key, head.api_version)
+    read_header, read_body, check = _request_codec(head.api_key, head.api_version)
     view = frame.toreadonly()
     try:
         header, used = read_header(view, 0)
         body, _ = read_body(view, used)
+        check(body)
     except Exception as error:  # whatever the decoder says, the bytes are wrong
         raise MalformedRequest(f"api {head.api_key} v{head.api_version}: {error}") from error
     return Request(head, header.client_id or "", body)
@@ -189,11 +228,10 @@ def _default(field: Field[Any], kind: Any) -> Any:
         return field.default
     if isinstance(kind, EntityTupleField | PrimitiveTupleField):
         return ()
+    if is_optional(field):
+        return None
     if isinstance(kind, EntityField):
         return entity_builder(kind.type_)({})
     if field.metadata["kafka_type"] == "error_code":
         return ErrorCode.none
-    try:
-        return get_implicit_default(kind.type_)
-    except (KeyError, NotImplementedError):  # a nullable type, or records
-        return None
+    return False if kind.type_ is bool else get_implicit_default(kind.type_)

@@ -98,7 +98,7 @@ def _add_views(app: FastAPI, broker: Broker) -> None:
     async def groups() -> Response:
         return _answer_all(views.group_summaries(broker.groups.groups(), broker.catalog), _GROUPS)
 
-    @app.get("/v1/groups/{group}", response_model=models.GroupDetail, responses=missing, tags=["views"])
+    @app.get("/v1/groups/{group:path}", response_model=models.GroupDetail, responses=missing, tags=["views"])
     async def group_detail(group: str) -> Response:
         found = next((view for view in broker.groups.groups() if view.group_id == group), None)
         if found is None:

@@ -33,7 +33,7 @@ class HttpServer:
         try:
             self._socket = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
         except OSError as error:
-            reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror
+            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
             raise OSError(f"can't serve HTTP at {address}: {reason}") from None
         port: int = self._socket.getsockname()[1]
         self.url = f"http://{Address(address.host, port)}"

@@ -1,0 +1,1 @@
+"""Measurements: a runner of experiments over real processes. `experiment.py` says what one is."""

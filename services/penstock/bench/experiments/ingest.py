@@ -1,0 +1,85 @@
+"""Ingestion: what a produce request of one chunk per partition costs the broker, ours and Apache Kafka's.
+
+The paper's producer drives both, over the same protocol. Steady state: our memory budget and Kafka's log
+are small enough to go round several times before anything is measured (fresh pages cost six times as
+much as recycled ones on a virtual machine), and both keep the same bytes of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.bench import servers
+from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
+from penstock.bench.load import Load, fill, measured_load
+from penstock.bench.rig import Rig
+from penstock.bench.servers import Server
+from penstock.settings import parse_size
+
+_TOPIC: Final = "ingest"
+_WARM_CHUNK: Final = "64KiB"
+_TURNS: Final = 2.2
+"""How often the budget is written before the first sample."""
+_STEADY: Final = 0.07
+_MOST_WARM_UPS: Final = 8
+_KEPT: Final = {"retention.bytes": str(64 << 20)}
+_KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
+"""Ours stay at their 8 MiB; Kafka's 1 GiB would outlive the whole run, and rolling is dear for it."""
+
+
+class Subject(Experiment):
+    about = "records/s, latency and broker CPU per request by chunk size, against Apache Kafka"
+    parameters = (
+        Parameter("chunk", "1KiB,4KiB,16KiB,128KiB", "Chunk sizes, one record batch each."),
+        Parameter("partitions", "8", "One chunk each, per request."),
+        Parameter("producers", "2", "Connections, each with one request on its way."),
+        Parameter("memory", "512MiB", "Our broker's memory budget.", quick="256MiB"),
+    )
+    metrics = (
+        Metric("cpu_us_per_request", "us", Better.LESS),
+        Metric("records_per_second", "records/s", Better.MORE),
+        Metric("megabytes_per_second", "MB/s", Better.MORE),
+        Metric("latency_ms_p50", "ms", Better.LESS),
+        Metric("latency_ms_p99", "ms", Better.LESS),
+    )
+    contenders = ("penstock", "kafka")
+    baseline = "kafka"
+    goals = (Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka"),)
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._servers: dict[str, Server] = {}
+
+    def variants(self) -> Sequence[Variant]:
+        return [{"chunk": chunk} for chunk in self.options.texts("chunk")]
+
+    def start(self, contender: str) -> None:
+        budget = parse_size(self.options.text("memory"))
+        server = servers.make(contender, self.rig, budget)
+        server.start()
+        configs = _KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
+        server.create_topic(_TOPIC, self.options.number("partitions"), configs)
+        self._servers[contender] = server
+        fill(server, self._load(_WARM_CHUNK), int(budget * _TURNS))
+
+    def warm_up(self, contender: str, variant: Variant) -> None:
+        """Until the cost stands still: Java compiles itself for many seconds, and must not be judged then."""
+        before = 0.0
+        for _ in range(_MOST_WARM_UPS):
+            figures = measured_load(
+                self._servers[contender], self._load(variant["chunk"]), max(1.0, self.options.seconds / 2)
+            )
+            cost = figures["cpu_us_per_request"]
+            if abs(cost - before) < _STEADY * cost:
+                return
+            before = cost
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        return measured_load(self._servers[contender], self._load(variant["chunk"]), self.options.seconds)
+
+    def versions(self) -> dict[str, str]:
+        return {name: server.version for name, server in self._servers.items()}
+
+    def _load(self, chunk: str) -> Load:
+        return Load(_TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))

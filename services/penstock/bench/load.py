@@ -1,0 +1,57 @@
+"""The load side of experiments: the paper's producer as a process of its own, the same for every broker."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from penstock.bench.experiment import Figures
+from penstock.bench.rig import PENSTOCK
+from penstock.bench.servers import Server
+
+_GRACE = 60.0
+
+
+class Load(NamedTuple):
+    topic: str
+    partitions: int
+    chunk: str
+    producers: int = 2
+    pipeline: int = 1
+    rate: float = 0.0
+
+
+def run_load(server: Server, load: Load, seconds: float) -> Any:
+    """Produce for a while; the report of `penstock load --json`."""
+    command = [
+        *(*PENSTOCK, "load", "--json", "-b", server.address, "-t", load.topic, "-p", str(load.partitions)),
+        *("--chunk", load.chunk, "-n", str(load.producers), "--pipeline", str(load.pipeline)),
+        *("--rate", str(load.rate), "-s", str(seconds)),
+    ]
+    return server.rig.run_json("load", command, seconds + _GRACE)
+
+
+def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> int:
+    """Produce until `size` bytes were written; how many were."""
+    written = 0
+    while written < size:
+        written += run_load(server, load, slice_seconds)["bytes"]
+    return written
+
+
+def measured_load(server: Server, load: Load, seconds: float) -> Figures:
+    """Produce for a while and say what it cost the broker."""
+    before = server.process.cpu_seconds()
+    report = run_load(server, load, seconds)
+    spent = server.process.cpu_seconds() - before
+    return {
+        "records_per_second": report["records_per_second"],
+        "megabytes_per_second": report["megabytes_per_second"],
+        "latency_ms_p50": report["latency_ms_p50"],
+        "latency_ms_p99": report["latency_ms_p99"],
+        "cpu_us_per_request": 1e6 * spent / report["requests"],
+        "cpu_us_per_record": 1e6 * spent / report["records"],
+        "broker_cpu_seconds": spent,
+        "requests": report["requests"],
+        "records": report["records"],
+        "refused": report["refused"],
+    }

@@ -1,0 +1,108 @@
+"""The runner: contenders in turns, every sample kept, nothing left behind.
+
+Order of work: for each variant, for each round, each contender once, beginning with another one each
+round. The result is on disk after every sample, whatever happens next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.bench import results
+from penstock.bench.experiment import CannotStart, Experiment, Options, Variant
+from penstock.bench.results import Result, Sample
+from penstock.bench.rig import Rig
+
+
+class Step(NamedTuple):
+    """Where a run is, for whoever shows it."""
+
+    done: int
+    total: int
+    what: str
+    seconds_left: float | None
+
+
+Watch = Callable[[Step], None]
+
+
+def run(
+    name: str,
+    subject: type[Experiment],
+    options: Options,
+    path: Path,
+    *,
+    pin: bool = True,
+    watch: Watch = lambda step: None,
+) -> Result:
+    """Run an experiment into `path`. KeyboardInterrupt passes through, after everything was ended."""
+    result = Result(
+        name,
+        subject.metrics,
+        subject.baseline,
+        options=asdict(options),
+        machine=results.machine(),
+        versions=results.versions(),
+        commit=results.commit(),
+    )
+    with Rig(pin=pin) as rig:
+        experiment = subject(rig, options)
+        _Run(experiment, result, path, watch).go()
+        result.versions |= experiment.versions()
+        result.complete = True
+        result.write(path)
+    return result
+
+
+class _Run:
+    def __init__(self, experiment: Experiment, result: Result, path: Path, watch: Watch) -> None:
+        self._experiment = experiment
+        self._result = result
+        self._path = path
+        self._watch = watch
+        self._contenders: list[str] = []
+        self._warm: set[tuple[str, str]] = set()
+        self._done = 0
+        self._total = 0
+        self._measuring_since = 0.0
+
+    def go(self) -> None:
+        variants = list(self._experiment.variants())
+        for contender in self._experiment.contenders:
+            self._show(f"starting {contender}")
+            try:
+                self._experiment.start(contender)
+                self._contenders.append(contender)
+            except CannotStart as error:
+                self._result.missing[contender] = str(error)
+        self._result.write(self._path)
+        rounds = range(self._experiment.options.repeat)
+        self._total = len(variants) * len(rounds) * len(self._contenders)
+        self._measuring_since = time.monotonic()
+        for variant, number in itertools.product(variants, rounds):
+            shift = number % max(len(self._contenders), 1)
+            for contender in self._contenders[shift:] + self._contenders[:shift]:
+                self._sample(contender, variant, number)
+
+    def _sample(self, contender: str, variant: Variant, number: int) -> None:
+        pair = (contender, results.label(variant))
+        self._show(f"{pair[1]} {contender}")
+        if pair not in self._warm:
+            self._experiment.warm_up(contender, variant)
+            self._warm.add(pair)
+        figures = self._experiment.measure(contender, variant)
+        self._result.samples.append(Sample(contender, variant, number, figures))
+        self._result.write(self._path)
+        self._done += 1
+
+    def _show(self, what: str) -> None:
+        left = None
+        if self._done:
+            spent = time.monotonic() - self._measuring_since
+            left = spent / self._done * (self._total - self._done)
+        self._watch(Step(self._done, self._total, what, left))

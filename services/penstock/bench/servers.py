@@ -1,0 +1,112 @@
+"""The brokers that are measured, ours and Apache Kafka's, behind one face: an address and a process."""
+
+from __future__ import annotations
+
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from penstock import __version__
+from penstock.bench import kafka
+from penstock.bench.experiment import CannotStart
+from penstock.bench.rig import PENSTOCK, Child, ProcessFailed, Rig, free_port
+
+READY_SECONDS: Final = 60.0
+
+
+class Server(ABC):
+    """A broker that runs. Its topics are made with our own command line, which speaks Kafka's protocol."""
+
+    name: str
+    version: str
+    process: Child
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.port = free_port()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+        settings = [part for pair in configs.items() for part in ("-c", "=".join(pair))]
+        command = [*PENSTOCK, "topic", "create", topic, "-p", str(partitions), "-b", self.address, *settings]
+        self.rig.run("topic", command)
+
+
+class PenstockServer(Server):
+    name = "penstock"
+    version = __version__
+
+    def __init__(self, rig: Rig, memory: int) -> None:
+        super().__init__(rig)
+        self.memory = memory
+        self.data = rig.directory("data")
+        self.shm = rig.directory("shm", in_memory=True)
+        self._http = free_port()
+
+    def spawn(self) -> Child:
+        """Start the process and don't wait for it."""
+        self.process = self.rig.spawn(
+            self.name,
+            [
+                *(*PENSTOCK, "broker", "--listen", self.address, "--http", f"127.0.0.1:{self._http}"),
+                *("--data-dir", str(self.data), "--shm-dir", str(self.shm), "--memory", str(self.memory)),
+                *("--log-level", "warning"),
+            ],
+            server=True,
+        )
+        return self.process
+
+    def start(self) -> None:
+        try:
+            self.spawn().wait_for_line("^ready:", READY_SECONDS)
+        except ProcessFailed as error:
+            raise CannotStart(str(error)) from None
+
+
+class KafkaServer(Server):
+    """KRaft, one process, its log on tmpfs as ours is."""
+
+    name = "kafka"
+    version = kafka.VERSION
+
+    def start(self) -> None:
+        directory = self.rig.directory("kafka", in_memory=True)
+        settings = directory / "server.properties"
+        settings.write_text(kafka.settings(self.port, free_port(), directory / "logs"))
+        try:
+            self._format(settings)
+            command = kafka.main("kafka.Kafka", str(settings), options=kafka.JVM)
+            self.process = self.rig.spawn(self.name, command, server=True)
+            self._wait()
+        except (kafka.NoKafka, ProcessFailed) as error:
+            raise CannotStart(str(error)) from None
+
+    def _format(self, settings: Path) -> None:
+        arguments = ("format", "-t", kafka.new_cluster_id(), "-c", str(settings))
+        self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
+
+    def _wait(self) -> None:
+        """It is up when it says which topics it has; an open port alone is too early."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            if not self.process.running or time.monotonic() > deadline:
+                raise ProcessFailed(f"Kafka did not start: {self.process.output[-1000:].strip()}")
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                self.rig.run("kafka-ask", [*PENSTOCK, "topic", "list", "-b", self.address])
+                return
+            except (OSError, ProcessFailed):
+                time.sleep(0.2)
+
+
+def make(name: str, rig: Rig, memory: int) -> Server:
+    return KafkaServer(rig) if name == KafkaServer.name else PenstockServer(rig, memory)

@@ -1,0 +1,302 @@
+"""`penstock bench`: run experiments, list them, compare their results."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli.options import AsJson
+from penstock.cli.terminal import fail, print_json, print_table
+
+if TYPE_CHECKING:
+    from penstock.bench.experiment import Experiment
+    from penstock.bench.results import Result
+    from penstock.bench.runner import Step, Watch
+
+Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Length of one sample.")]
+Repeat = Annotated[int | None, typer.Option("--repeat", "-r", min=1, help="Samples of each.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples: for a first look.")]
+Pin = Annotated[bool, typer.Option(help="Broker on the first CPU, load on the others.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The result; artifacts/bench/... without it.")]
+
+
+class Experiments(TyperGroup):
+    """Every file in penstock/bench/experiments is a command; none is imported before it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from penstock.bench import experiment
+
+        return [*super().list_commands(ctx), *experiment.names()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = super().get_command(ctx, cmd_name)
+        if found is None:
+            from penstock.bench import experiment
+
+            if cmd_name in experiment.names():
+                one = typer.Typer(add_completion=False)
+                one.command(cmd_name)(_command(cmd_name, experiment.load(cmd_name)))
+                found = typer.main.get_command(one)
+        return found
+
+
+app = typer.Typer(
+    cls=Experiments,
+    no_args_is_help=True,
+    help="Measure: each experiment against what it should be measured against, in one run.",
+)
+
+
+def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
+    """The command of one experiment: the common options and its own parameters."""
+
+    def command(
+        seconds: float | None,
+        repeat: int | None,
+        quick: bool,
+        pin: bool,
+        out: Path | None,
+        as_json: bool,
+        **own: str,
+    ) -> None:
+        result = _run(name, subject, seconds, repeat, quick, own, pin, out)
+        if as_json:
+            print_json(result.document())
+        else:
+            _print(result, subject)
+
+    common: list[tuple[str, Any, Any]] = [
+        ("seconds", Seconds, None),
+        ("repeat", Repeat, None),
+        ("quick", Quick, False),
+        ("pin", Pin, True),
+        ("out", Out, None),
+        ("as_json", AsJson, False),
+    ]
+    own = [
+        (
+            parameter.name,
+            Annotated[str | None, typer.Option(help=parameter.about, show_default=parameter.default)],
+            None,
+        )
+        for parameter in subject.parameters
+    ]
+    everything = own + common
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for each, annotation, default in everything
+        ]
+    )
+    command.__annotations__ = {each: annotation for each, annotation, _ in everything}
+    about = inspect.getdoc(inspect.getmodule(subject)) or subject.about
+    command.__doc__ = f"{about}\n\nExample: penstock bench {name} --quick --json"
+    return command
+
+
+@app.command("list")
+def list_experiments(as_json: AsJson = False) -> None:
+    """Say which experiments there are.
+
+    Example: penstock bench list
+    """
+    from penstock.bench import experiment
+
+    subjects = {name: experiment.load(name) for name in experiment.names()}
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": name,
+                    "about": subject.about,
+                    "contenders": subject.contenders,
+                    "parameters": {each.name: each.default for each in subject.parameters},
+                }
+                for name, subject in subjects.items()
+            ]
+        )
+        return
+    print_table(
+        "Experiments",
+        ("name", "what", "contenders"),
+        [(name, subject.about, ", ".join(subject.contenders)) for name, subject in subjects.items()],
+    )
+
+
+@app.command("all")
+def run_all(
+    seconds: Seconds = None,
+    repeat: Repeat = None,
+    quick: Quick = False,
+    pin: Pin = True,
+    as_json: AsJson = False,
+) -> None:
+    """Run every experiment, one after the other.
+
+    Example: penstock bench all --quick
+    """
+    from penstock.bench import experiment
+
+    documents, failures = [], []
+    for name in experiment.names():
+        subject = experiment.load(name)
+        try:
+            result = _run(name, subject, seconds, repeat, quick, {}, pin, None)
+        except Exception as error:  # the others are still worth their time
+            failures.append(f"{name}: {error}")
+            continue
+        documents.append(result.document())
+        if not as_json:
+            _print(result, subject)
+    if as_json:
+        print_json(documents)
+    if failures:
+        fail("; ".join(failures))
+
+
+@app.command()
+def compare(
+    old: Annotated[Path, typer.Argument(help="An earlier result.")],
+    new: Annotated[Path, typer.Argument(help="A later one, of the same experiment.")],
+    tolerance: Annotated[float, typer.Option(min=0, help="Changes up to this share don't count.")] = 0.05,
+    as_json: AsJson = False,
+) -> None:
+    """Say what became slower or faster, beyond noise; exit code 1 if anything became slower.
+
+    Example: penstock bench compare artifacts/bench/before.json artifacts/bench/after.json
+    """
+    from dataclasses import asdict
+
+    from penstock.bench import results
+    from penstock.bench.compare import Change
+    from penstock.bench.compare import compare as differences
+
+    try:
+        before, after = results.read(old), results.read(new)
+    except results.UnreadableResult as error:
+        fail(str(error), code=2)
+    if before.experiment != after.experiment:
+        fail(f"{old} is about {before.experiment}, {new} about {after.experiment}", code=2)
+    found = differences(before, after, tolerance)
+    if not found:
+        fail("the two have no figure in common", code=2)
+    if as_json:
+        print_json([{**asdict(each), "ratio": each.ratio._asdict()} for each in found])
+    else:
+        rows = [
+            (each.change.value, each.variant, each.contender, each.metric, _interval(each.ratio))
+            for each in found
+        ]
+        print_table(
+            f"{after.experiment}: new / old", ("change", "variant", "contender", "figure", "ratio"), rows
+        )
+    if any(each.change is Change.SLOWER for each in found):
+        raise typer.Exit(1)
+
+
+def _run(
+    name: str,
+    subject: type[Experiment],
+    seconds: float | None,
+    repeat: int | None,
+    quick: bool,
+    own: Mapping[str, str | None],
+    pin: bool,
+    out: Path | None,
+) -> Result:
+    from penstock.bench import results, runner
+
+    path = out or results.DIRECTORY / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    options = subject.options_from(seconds, repeat, quick, own)
+    before = signal.signal(signal.SIGTERM, _interrupt)  # `timeout` and CI end us so; leave nothing then
+    try:
+        with _progress(name) as watch:
+            return runner.run(name, subject, options, path, pin=pin, watch=watch)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what was measured is in {path}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if path.exists():
+            typer.echo(f"{name}: {path}", err=True)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+class _progress:
+    """One line that moves on a terminal; a line per step in a file."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
+        self._name = name
+        self._status = Status(name, console=Console(stderr=True)) if sys.stderr.isatty() else None
+
+    def __enter__(self) -> Watch:
+        if self._status is not None:
+            self._status.start()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def _show(self, step: Step) -> None:
+        left = "" if step.seconds_left is None else f", about {_clock(step.seconds_left)} left"
+        text = f"{self._name} {step.done}/{step.total or '?'}: {step.what}{left}"
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            typer.echo(text, err=True)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _interval(ratio: Any) -> str:
+    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def _print(result: Result, subject: type[Experiment]) -> None:
+    medians = result.medians()
+    columns = ("variant", "contender", *(f"{metric.name} ({metric.unit})" for metric in result.metrics))
+    rows = [
+        (variant, contender, *(_figure(figures.get(metric.name)) for metric in result.metrics))
+        for (variant, contender), figures in medians.items()
+    ]
+    print_table(f"{result.experiment}: medians", columns, rows)
+    for contender, why in result.missing.items():
+        typer.echo(f"missing: {contender}: {why}")
+    if result.baseline is not None:
+        ratios = [
+            (variant, contender, metric.name, _interval(found))
+            for metric in result.metrics
+            for (variant, contender), found in result.ratios(metric.name, result.baseline).items()
+        ]
+        if ratios:
+            print_table(
+                f"divided by {result.baseline}", ("variant", "contender", "figure", "ratio (95 %)"), ratios
+            )
+    for verdict in result.judge(subject.goals):
+        goal = verdict.goal
+        what = f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
+        state = "not judged" if verdict.met is None else "met" if verdict.met else "NOT met"
+        typer.echo(f"goal {state}: {what} <= {goal.limit:.3g} at {verdict.variant}: {_figure(verdict.value)}")
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

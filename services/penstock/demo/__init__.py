@@ -1,0 +1,1 @@
+"""`penstock demo`: the whole chain on one machine, with live figures and a check at the end."""
