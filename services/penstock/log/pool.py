@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from penstock.shm import layout
 from penstock.shm.memory import SegmentMemory
 
 SMALLEST = 32 * 1024
+_SPARES = 8
 SETTLE_SECONDS = 0.01
 """Between the looks: far more than a reader's pin, stored before it checks the generation, takes to show."""
 PinKey = tuple[bytes, int, int]
@@ -26,8 +27,8 @@ PinKey = tuple[bytes, int, int]
 class MemoryExhausted(Exception):
     """No segment of `size` bytes can be had within the budget now; eviction may bring one."""
 
-    def __init__(self, size: int, total: int, budget: int) -> None:
-        super().__init__(f"{total} of {budget} bytes of shared memory in use")
+    def __init__(self, size: int, total: int, budget: int, why: str = "") -> None:
+        super().__init__(f"{total} of {budget} bytes of shared memory in use{why and f' ({why})'}")
         self.size = size
 
 
@@ -68,6 +69,8 @@ class SegmentPool:
         self._detached: list[tuple[PinKey, SegmentMemory]] = []
         self._detached_bytes = 0
         self._names = itertools.count()
+        self._asked: Counter[int] = Counter()
+        """Sizes that were asked for since the last orders."""
         self._clock = clock
         self.taken_from_readers = 0
         """How often memory was taken although a reader had pinned it: it must read again by pull."""
@@ -84,6 +87,7 @@ class SegmentPool:
     def acquire(self, need: int) -> SegmentMemory:
         """A segment with room for `need` bytes, to be given an owner with `assign`."""
         size = size_class(need)
+        self._asked[size] += 1
         free = self._free[size]
         if free:
             memory = free.pop()
@@ -93,9 +97,43 @@ class SegmentPool:
             self._drop_one_free()
         if self._total + size > self.budget:
             raise MemoryExhausted(size, self._total, self.budget)
-        memory = SegmentMemory.create(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}", size)
+        try:
+            memory = self._create(size)
+        except OSError as error:  # the file system behind shared memory is smaller than the budget
+            raise MemoryExhausted(size, self._total, self.budget, str(error)) from None
         self._total += size
         return memory
+
+    def _create(self, size: int) -> SegmentMemory:
+        return SegmentMemory.create(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}", size)
+
+    def take_orders(self) -> list[int]:
+        """Sizes of segments that will be asked for soon, counted as if they were there already: `make`
+        them on a thread, then `deliver`. A fresh 8 MiB takes milliseconds, and no append should wait that long."""
+        orders = []
+        for size, asked in self._asked.items():
+            missing = min(asked + 1, _SPARES) - len(self._free[size])
+            while missing > 0 and self._total + size <= self.budget:
+                self._total += size
+                orders.append(size)
+                missing -= 1
+        self._asked.clear()
+        return orders
+
+    def make(self, orders: list[int]) -> list[SegmentMemory]:
+        """On a thread. What can't be made is left out."""
+        made = []
+        for size in orders:
+            try:
+                made.append(self._create(size))
+            except OSError:
+                break
+        return made
+
+    def deliver(self, orders: list[int], made: list[SegmentMemory]) -> None:
+        self._total -= sum(orders) - sum(memory.size for memory in made)
+        for memory in made:
+            self.give_back(memory)
 
     def adopt(self, memory: SegmentMemory) -> None:
         """Count memory that an earlier process left and a log has taken over."""

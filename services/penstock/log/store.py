@@ -284,8 +284,15 @@ class LogStore:
                 self.readers.refresh()
             try:
                 self._reclaim()
+                orders = self.pool.take_orders()
+                if orders:
+                    await self._make_spares(orders)
             except Exception:
                 log.exception("reclaiming memory failed")
+
+    async def _make_spares(self, orders: list[int]) -> None:
+        made = await asyncio.get_running_loop().run_in_executor(None, self.pool.make, orders)
+        self.pool.deliver(orders, made)
 
     def _reclaim(self) -> None:
         use = self.pool.use
