@@ -159,6 +159,19 @@ def test_a_request_cut_short_anywhere_closes_the_connection(
             assert client.is_closed_by_broker()
 
 
+@pytest.mark.parametrize(("key", "version"), EVERY_VERSION, ids=lambda value: getattr(value, "name", value))
+def test_a_count_of_billions_closes_the_connection(
+    shared_broker: BrokerProcess, key: ApiKey, version: int
+) -> None:
+    """An array's length is no reason to make room for it."""
+    body = request_bytes(key, version, sample(key, TOPIC, UUID(int=1)))[4:]
+    for lie in (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff"):
+        with RawClient(shared_broker.address) as client:
+            for position in range(14, min(len(body), 40)):
+                with contextlib.suppress(ConnectionError):
+                    client.send(frame(body[:position] + lie + body[position + len(lie) :]))
+
+
 @pytest.mark.parametrize("version", [3, 8, 9, 12, 13])
 def test_lengths_that_lie_inside_a_produce_request(
     shared_broker: BrokerProcess, bystander: Bystander, version: int
@@ -236,6 +249,29 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Raw
     assert answer.error_code is ErrorCode.unsupported_version
     assert {entry.api_key for entry in answer.api_keys} >= {0, 1, 18}
     client.ask(18, 3, client_software_name="raw", client_software_version="1")  # and it goes on
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        b"",
+        b"not json",
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"topics": 7}',
+        b'{"topics": [7]}',
+        b'{"topics": [{"topic": "t", "partitions": 7}]}',
+        b'{"topics": [{"topic": "t", "partitions": ["x"]}]}',
+        b'{"topics": [{"topic": "t", "partitions": [1e999]}]}',
+        b"[" * 100_000,
+    ],
+    ids=range(12),
+)
+def test_a_subscription_that_makes_no_sense_closes_the_connection(client: RawClient, wanted: bytes) -> None:
+    client.send(frame(struct.pack(">hhih", 20001, 0, 1, -1) + struct.pack(">i", len(wanted)) + wanted))
+    assert client.is_closed_by_broker()
 
 
 # Record batches

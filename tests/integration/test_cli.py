@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -19,7 +20,9 @@ import typer.main
 from aiokafka import AIOKafkaConsumer
 
 from harness import PENSTOCK, BrokerProcess, eventually, free_port
+from penstock.cli.kafka import LATEST, Cluster
 from penstock.cli.main import app
+from penstock.cli.topic import create_topic
 
 
 class Ended(NamedTuple):
@@ -158,6 +161,19 @@ def test_tables_are_not_cut_when_they_go_to_a_pipe(shell: Shell) -> None:
     shell.ok("topic", "create", name)
     assert name in shell.ok("topic", "list").decode()
     assert name in shell.ok("topic", "describe", name).decode()
+
+
+async def test_topics_can_be_listed_while_others_are_made(shell: Shell) -> None:
+    async def make(count: int) -> None:
+        async with Cluster(shell.addresses["PENSTOCK_BROKER"]) as cluster:
+            for _ in range(count):
+                await create_topic(cluster, f"topic-{uuid4().hex[:8]}", 4, -1, {})
+
+    making = asyncio.create_task(make(20))
+    async with Cluster(shell.addresses["PENSTOCK_BROKER"]) as cluster:
+        while not making.done():
+            await cluster.offsets(await cluster.topics(), LATEST)
+    await making
 
 
 def test_internal_topics_are_listed_only_when_asked_for(shell: Shell) -> None:

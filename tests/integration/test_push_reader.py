@@ -245,7 +245,7 @@ def test_s9_a_killed_broker_is_noticed_in_time(broker: BrokerProcess) -> None:
         killed = time.monotonic()
         with pytest.raises(BrokerGone) as caught:
             checked.take(reader.records(wait=10))
-        assert 0.8 < time.monotonic() - killed < 1.6
+        assert 0.5 < time.monotonic() - killed < 1.8
         assert caught.value.offset == 100
         with pytest.raises(BrokerGone):
             reader.reattach()
@@ -303,7 +303,7 @@ def test_the_writer_killed_at_any_point(broker: BrokerProcess) -> None:
     assert 1000 < read <= whole.count
 
 
-def test_memory_lost_with_the_broker_is_pulled_and_new_records_are_read(broker: BrokerProcess) -> None:
+def test_memory_lost_with_the_broker_is_noticed_and_new_records_are_read(broker: BrokerProcess) -> None:
     topic = create_topic(broker)
     numbers = Numbers(broker, topic)
     numbers.send(500)
@@ -319,14 +319,11 @@ def test_memory_lost_with_the_broker_is_pulled_and_new_records_are_read(broker: 
         reader.reattach(timeout=10)
         numbers.send(10)
         numbers.flush()
-        first = numbers.acknowledged[500]
-        with pytest.raises(NotInMemory) as caught:  # offsets may go on above a gap; the broker knows
-            next(reader.records(wait=10))
-        assert caught.value.offset == 500 < first
-        reader.seek(caught.value.place, first)
-        assert [record.key for _, record in itertools.islice(reader.records(), 10)] == [
-            str(number).encode() for number in range(500, 510)
+        # Offsets go on above all that a reader may have seen; whatever fills the gap has no records.
+        new = [
+            (int(record.key or b""), record.offset) for _, record in itertools.islice(reader.records(), 10)
         ]
+        assert new == [(number, numbers.acknowledged[number]) for number in range(500, 510)]
 
 
 def test_a_segment_recycled_under_a_slow_reader(tmp_path: Path) -> None:

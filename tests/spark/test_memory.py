@@ -50,6 +50,12 @@ def fill(broker: TinyBroker, batches: int, records: int = 10, codec: str = "none
     return expected
 
 
+def read_slowly(spark: SparkSession, broker: TinyBroker) -> None:
+    """By push, two milliseconds for each row, inside the executor."""
+    nap = "java_method('java.lang.Thread', 'sleep', 2L) as nap"
+    read(spark, broker, "push").selectExpr("offset", nap).write.format("noop").mode("overwrite").save()
+
+
 def test_push_reads_what_was_written_and_fetches_nothing(spark: SparkSession, tiny: TinyBroker) -> None:
     expected = fill(tiny, 20)
     tiny.partitions[0].roll()
@@ -144,53 +150,51 @@ def test_memory_taken_under_a_reader_fails_its_task(spark: SparkSession, tiny: T
     """The generation changes while rows are leaving (S2): the task must not end well with them."""
     fill(tiny, 2, records=1000)
     segment = tiny.partitions[0].segments[0]
-    # The executor takes its time with each row, so that the reader is in the middle when the memory goes.
-    nap = "java_method('java.lang.Thread', 'sleep', 2L)"
-    slow = read(spark, tiny, "push").selectExpr(f"sum(offset + length(coalesce({nap}, '')))")
 
     def take() -> None:
+        while 0 not in pins(tiny):
+            time.sleep(0.005)
         segment[layout.SEGMENT_GENERATION] += 2
 
-    thief = threading.Timer(2.0, take)
+    thief = threading.Thread(target=take)
     thief.start()
     with pytest.raises(Exception, match=r"MemoryTaken|was reused"):
-        slow.collect()
+        read_slowly(spark, tiny)
     thief.join()
 
 
-def cursor_files(broker: TinyBroker) -> list[Path]:
-    return list((broker.directory / layout.CURSOR_DIR).glob("*" + layout.CURSOR_SUFFIX))
+def slots(broker: TinyBroker) -> list[tuple[int, int]]:
+    """State and pin of every slot in every cursor file, as the broker sees them."""
+    found = []
+    for file in (broker.directory / layout.CURSOR_DIR).glob("*" + layout.CURSOR_SUFFIX):
+        words = memoryview(file.read_bytes()).cast("q")
+        for slot in range(words[layout.CURSOR_SLOTS // layout.WORD]):
+            at = layout.CURSOR_HEADER + slot * layout.CURSOR_SLOT_SIZE
+            state, pin = at + layout.SLOT_STATE, at + layout.SLOT_PINNED
+            found.append((words[state // layout.WORD], words[pin // layout.WORD]))
+    return found
+
+
+def pins(broker: TinyBroker) -> set[int]:
+    return {pin for state, pin in slots(broker) if state == layout.SlotState.PUSH}
 
 
 def test_a_reader_pins_what_it_reads_and_lets_go(spark: SparkSession, tiny: TinyBroker) -> None:
     fill(tiny, 2, records=500)
-    pins: set[int] = set()
+    seen: set[int] = set()
     done = threading.Event()
 
     def watch() -> None:
-        while not done.is_set():
-            for file in cursor_files(tiny):
-                words = memoryview(file.read_bytes()).cast("q")
-                for slot in range(words[layout.CURSOR_SLOTS // 8]):
-                    at = (layout.CURSOR_HEADER + slot * layout.CURSOR_SLOT_SIZE) // 8
-                    if words[at + layout.SLOT_STATE // 8] == layout.SlotState.PUSH:
-                        pins.add(words[at + layout.SLOT_PINNED // 8])
-            time.sleep(0.005)
+        while not done.wait(0.005):
+            seen.update(pins(tiny))
 
     thread = threading.Thread(target=watch)
     thread.start()
-    nap = "java_method('java.lang.Thread', 'sleep', 1L)"
-    read(spark, tiny, "push").selectExpr(f"sum(offset + length(coalesce({nap}, '')))").collect()
+    read_slowly(spark, tiny)
     done.set()
     thread.join()
-    assert 0 in pins
-    for file in cursor_files(tiny):
-        words = memoryview(file.read_bytes()).cast("q")
-        states = [
-            words[(layout.CURSOR_HEADER + slot * layout.CURSOR_SLOT_SIZE + layout.SLOT_STATE) // 8]
-            for slot in range(layout.CURSOR_DEFAULT_SLOTS)
-        ]
-        assert set(states) == {layout.SlotState.FREE}
+    assert 0 in seen
+    assert {state for state, _pin in slots(tiny)} == {layout.SlotState.FREE}
 
 
 def test_another_broker_than_penstock_is_pulled_from(spark: SparkSession, tiny: TinyBroker) -> None:

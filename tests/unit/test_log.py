@@ -180,7 +180,7 @@ async def test_memory_is_bounded_and_old_segments_are_read_from_disk(rig: LogRig
                 put(log, [value])
                 break
             except MemoryExhausted as full:
-                assert await rig.store.room(full.size, 5.0), "memory must come back as write-behind catches up"
+                assert await rig.store.room(full.size, 5.0)
         if at % 50 == 0:
             await rig.store.write_behind.durable()
     assert rig.store.pool.use.total <= 4 << 20
@@ -203,11 +203,15 @@ async def test_a_full_disk_refuses_appends_and_recovers_by_itself(
 
     monkeypatch.setattr(Segment, "write_from", full)
     acknowledged = []
-    with pytest.raises(MemoryExhausted):
-        for at in range(10_000):
-            value = b"%06d" % at * 200
+    at = 0
+    while True:
+        value = b"%06d" % at * 200
+        try:
             put(log, [value])
-            acknowledged.append(value)
+        except MemoryExhausted:
+            break
+        acknowledged.append(value)
+        at += 1
     assert not await rig.store.room(1 << 17, 0.2)
     assert values(everything(log)) == acknowledged, "readers go on"
     assert "No space left" in (rig.store.write_behind.failure or "")

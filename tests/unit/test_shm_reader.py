@@ -175,6 +175,15 @@ def test_the_cursor_says_how_far_the_reader_is(memory: MemoryLog) -> None:
     assert memory.slots() == []
 
 
+def test_a_gap_in_the_offsets_is_stepped_over_and_counts_no_records(memory: MemoryLog) -> None:
+    memory.append()
+    memory.log.skip_to(5000)
+    memory.append()
+    with memory.reader(3) as reader:
+        assert numbers(reader) == [*range(3, 10), *range(5000, 5010)]
+        assert memory.slots()[0].push_records == 17
+
+
 # -- S2, S3, S7: memory that is taken back --------------------------------------------------------------
 
 
@@ -410,6 +419,23 @@ def test_s5_a_lying_written_word_ends_in_an_exception(memory: MemoryLog, written
     target.words[layout.SEGMENT_WRITTEN // WORD] = written
     with pytest.raises(CorruptLog), memory.reader(0) as reader:
         numbers(reader)
+
+
+def test_s5_a_batch_that_would_begin_at_the_very_end_of_the_mapping_is_none(memory: MemoryLog) -> None:
+    memory.append(1, records=1)
+    target = memory.log.segments[0].memory
+    assert target is not None
+    overhead = target.written - 100 + 2  # lengths of this size take a byte more, twice
+    memory.log.roll()
+    memory.append(1, records=1, size=target.capacity - overhead - 30)
+    target = memory.log.segments[-1].memory
+    assert target is not None
+    assert 0 < target.capacity - target.written < batch.HEADER_SIZE
+    with memory.reader(2) as reader:
+        target.words[layout.SEGMENT_WRITTEN // WORD] = target.capacity
+        memory.log.control.words[layout.PART_COMMIT // WORD] = 3
+        with pytest.raises(CorruptLog):
+            numbers(reader)
 
 
 @pytest.mark.parametrize("next_base", [0, -7, 3])

@@ -18,7 +18,7 @@ from kio.serial import entity_writer
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field
 from kio.serial._introspect import is_optional as optional_field
 
-from penstock.wire import fetch, messages, produce
+from penstock.wire import fetch, messages, produce, shape
 from penstock.wire.apis import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode, MalformedRequest
 from penstock.wire.fetch import FetchedPartition, FetchedTopic
@@ -240,6 +240,48 @@ def test_requests_of_every_api_and_version_are_read(key: ApiKey, version: int) -
     assert bytes(body).endswith(again.getvalue())
 
 
+UNKNOWN_TAG = b"\x01\x63\x03abc"
+"""A section with one tag, number 99, of three bytes."""
+
+
+@pytest.mark.parametrize(
+    ("key", "version"),
+    [(key, version) for key, version in EVERY_VERSION if load_request_schema(key, version).__flexible__],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_tags_that_nobody_knows_yet_are_skipped(key: ApiKey, version: int) -> None:
+    body = body_of(key, version)
+    assert (body[13], body[-1]) == (0, 0)  # the header's section and the body's last
+    newer = body[:13] + UNKNOWN_TAG + body[14:-1] + UNKNOWN_TAG
+    view = memoryview(newer)
+    head = messages.read_head(view)
+    if key is ApiKey.PRODUCE:
+        found: Any = produce.read_produce(head, view)
+        assert found == produce.read_produce(head, memoryview(body))
+    assert messages.read_request(head, view) == messages.read_request(head, memoryview(body))
+
+
+def test_tags_that_nobody_knows_yet_are_skipped_deep_inside() -> None:
+    plain = request_bytes(3, 12, {"topics": [{"name": name, "topic_id": None} for name in ("aa", "bb")]})[4:]
+    newer = plain
+    for name in (b"aa", b"bb"):
+        newer = newer.replace(b"\x03" + name + b"\0", b"\x03" + name + UNKNOWN_TAG)
+    assert len(newer) == len(plain) + 2 * (len(UNKNOWN_TAG) - 1)
+    view = memoryview(newer)
+    assert messages.read_request(messages.read_head(view), view).body.topics[1].name == "bb"
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY_VERSION, ids=lambda value: getattr(value, "name", value))
+def test_a_count_of_billions_is_malformed_and_costs_nothing(key: ApiKey, version: int) -> None:
+    """A decoder that made room for what an array's count promises would be killed here."""
+    body = body_of(key, version)
+    for position in range(10, len(body)):
+        for lie in (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x00\xff\xff\xff"):
+            view = memoryview(body[:position] + lie + body[position + len(lie) :])
+            with suppress(MalformedRequest):
+                messages.read_request(messages.read_head(view), view)
+
+
 @cache
 def body_of(key: ApiKey, version: int) -> bytes:
     return request_bytes(int(key), version, sample(key, "topic", uuid.UUID(int=5)))[4:]
@@ -266,11 +308,11 @@ def test_a_damaged_request_is_read_or_malformed_and_nothing_else(
 @given(value=st.integers(0, (1 << 32) - 1))
 def test_unsigned_varints_come_back(value: int) -> None:
     out = bytearray()
-    produce.put_uvarint(out, value)
-    assert messages.read_uvarint(memoryview(out), 0) == (value, len(out))
+    shape.put_uvarint(out, value)
+    assert shape.read_uvarint(memoryview(out), 0) == (value, len(out))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\x80" * 4, b"\xff" * 10, b"\x80" * 5 + b"\1"])
 def test_endless_varints_are_malformed(data: bytes) -> None:
     with pytest.raises(MalformedRequest):
-        messages.read_uvarint(memoryview(data), 0)
+        shape.read_uvarint(memoryview(data), 0)

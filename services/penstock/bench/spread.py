@@ -12,7 +12,7 @@ from typing import Any
 
 import uvloop
 
-from penstock.load.producer import LoadPlan, run_load
+from penstock.load.run import LoadPlan, run_load
 
 
 def shares(partitions: int, connections: int) -> list[list[int]]:
@@ -34,6 +34,7 @@ async def spread(
     if failures:
         raise SystemExit(failures[0])
     return {
+        "connections": len(plans),
         "seconds": max(report.seconds for report in reports),
         "requests": sum(report.requests for report in reports),
         "records": sum(report.records for report in reports),

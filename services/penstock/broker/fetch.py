@@ -16,7 +16,7 @@ from penstock.broker.reply import Answer, Later, Reply
 from penstock.broker.stats import RequestStats
 from penstock.log.partition import PartitionLog, Slice
 from penstock.shm.memory import SegmentMemory
-from penstock.wire import fetch
+from penstock.wire import batch, fetch
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.fetch import FetchedPartition, FetchedTopic
 from penstock.wire.messages import RequestHead
@@ -45,8 +45,8 @@ class _Batch(NamedTuple):
 
     topics: list[FetchedTopic]
     holds: list[SegmentMemory]
-    sent: list[tuple[PartitionLog, int]]
-    cold: list[tuple[int, int, Slice, int]]
+    sent: list[tuple[PartitionLog, int, int]]
+    cold: list[tuple[PartitionLog, int, int, Slice, int]]
     size: int
     failed: bool
 
@@ -123,7 +123,7 @@ class FetchHandler:
                         if part is None:
                             pass
                         elif part.view is None:
-                            found.cold.append((len(topics) - 1, len(fetched), part, max(limit, 1)))
+                            found.cold.append((log, len(topics) - 1, len(fetched), part, max(limit, 1)))
                             left -= limit
                         elif len(part.view) <= limit or size == 0:
                             memory = part.segment.memory
@@ -133,7 +133,7 @@ class FetchHandler:
                             records = part.view
                             size += len(records)
                             left -= len(records)
-                            found.sent.append((log, len(records)))
+                            found.sent.append((log, len(records), part.next_offset - wanted.offset))
                     except KafkaError as problem:
                         error = problem.code
                 if error is not ErrorCode.none:
@@ -173,7 +173,7 @@ class FetchHandler:
     async def _read_cold(self, plan: _Plan, found: _Batch) -> Reply:
         loop = asyncio.get_running_loop()
         try:
-            for topic_at, partition_at, part, limit in found.cold:
+            for log, topic_at, partition_at, part, limit in found.cold:
                 fetched = found.topics[topic_at].partitions
                 entry = fetched[partition_at]
                 try:
@@ -181,6 +181,8 @@ class FetchHandler:
                         self._disk, part.segment.read_cold, part.offset, limit
                     )
                     fetched[partition_at] = entry._replace(records=records)
+                    count = sum(header.record_count for _, header in batch.walk(records, 0, len(records)))
+                    found.sent.append((log, len(records), count))
                 except FileNotFoundError:  # retention was faster
                     fetched[partition_at] = entry._replace(error=ErrorCode.offset_out_of_range.value)
                 except OSError:
@@ -200,8 +202,9 @@ def check_epoch(log: PartitionLog, epoch: int) -> None:
 
 
 def _reply(head: RequestHead, found: _Batch) -> Reply:
-    for log, size in found.sent:
+    for log, size, count in found.sent:
         log.bytes_out += size
+        log.records_out += count
     return Reply(fetch.write_fetch(head, found.topics), found.holds)
 
 

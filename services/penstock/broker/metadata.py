@@ -12,6 +12,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import Tree
 
 _GROUP = 0
+_BY_ID = 12
+"""Metadata version from which a topic may be asked for by its id alone."""
 
 
 def api_versions(error: ErrorCode = ErrorCode.none) -> Tree:
@@ -33,12 +35,12 @@ class MetadataHandlers:
     async def metadata(self, request: Any, version: int) -> Tree:
         wanted = request.topics
         if wanted is None or (version == 0 and not wanted):
-            topics = [self._describe(topic) for topic in self._context.registry.by_name.values()]
+            topics = [self._describe(served.topic) for served in self._context.catalog]
         else:
             create = self._context.defaults.auto_create and getattr(
                 request, "allow_auto_topic_creation", True
             )
-            topics = [await self._find(entry, create) for entry in wanted]
+            topics = [await self._find(entry, create, version) for entry in wanted]
         context = self._context
         return {
             "brokers": [self._broker()],
@@ -47,22 +49,25 @@ class MetadataHandlers:
             "topics": topics,
         }
 
-    async def _find(self, entry: Any, create: bool) -> Tree:
+    async def _find(self, entry: Any, create: bool, version: int) -> Tree:
         topic_id = getattr(entry, "topic_id", None)
+        if entry.name is None and version < _BY_ID:
+            return {"error_code": ErrorCode.invalid_request, "name": ""}
         if entry.name is None:
-            found = self._context.registry.by_id.get(topic_id.bytes) if topic_id else None
+            found = self._context.catalog.by_id.get(topic_id.bytes) if topic_id else None
             if found is None:
                 return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id}
-            return self._describe(found)
+            return self._describe(found.topic)
         name = str(entry.name)
         try:
             check_topic_name(name)
-            topic = self._context.registry.by_name.get(name)
-            if topic is None and create:
-                topic = await self._keeper.ensure(name)
-            if topic is None:
+            # The catalog, not the registry: a topic is told of once it can be used.
+            served = self._context.catalog.by_name.get(name)
+            if served is not None:
+                return self._describe(served.topic)
+            if not create:
                 raise KafkaError(ErrorCode.unknown_topic_or_partition)
-            return self._describe(topic)
+            return self._describe(await self._keeper.ensure(name))
         except KafkaError as error:
             return {"error_code": error.code, "name": name}
 

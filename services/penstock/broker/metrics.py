@@ -180,6 +180,7 @@ def topics(totals: Mapping[str, Totals]) -> Iterator[Metric]:
     labels = ["topic"]
     records_in = CounterMetricFamily("penstock_topic_records_in", "Records appended", labels=labels)
     bytes_in = CounterMetricFamily("penstock_topic_bytes_in", "Bytes appended", labels=labels)
+    records_out = CounterMetricFamily("penstock_topic_records_out", "Records fetched by pull", labels=labels)
     bytes_out = CounterMetricFamily("penstock_topic_bytes_out", "Bytes fetched by pull", labels=labels)
     log_bytes = GaugeMetricFamily("penstock_topic_log_bytes", "Size of the topic's logs", labels=labels)
     hot_bytes = GaugeMetricFamily("penstock_topic_memory_bytes", "Shared memory of the topic", labels=labels)
@@ -188,12 +189,13 @@ def topics(totals: Mapping[str, Totals]) -> Iterator[Metric]:
     for name, logs in totals.items():
         records_in.add_metric([name], logs.records_in)
         bytes_in.add_metric([name], logs.bytes_in)
+        records_out.add_metric([name], logs.records_out)
         bytes_out.add_metric([name], logs.bytes_out)
         log_bytes.add_metric([name], logs.log_bytes)
         hot_bytes.add_metric([name], logs.hot_bytes)
         partitions.add_metric([name], logs.partitions)
         offline.add_metric([name], logs.offline)
-    yield from (records_in, bytes_in, bytes_out, log_bytes, hot_bytes, partitions, offline)
+    yield from (records_in, bytes_in, records_out, bytes_out, log_bytes, hot_bytes, partitions, offline)
 
 
 def group_lag(groups: Iterable[GroupView], catalog: Catalog) -> Iterator[Metric]:

@@ -69,6 +69,9 @@ class Broker:
         _raise_descriptor_limit()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _lock_directory(settings.data_dir)
+        wanted = Address.parse(settings.listen)
+        self._socket = _bind(wanted)
+        self.listen_address = Address(wanted.host, self._socket.getsockname()[1])
         self.http = HttpServer(settings.http)
         self.metadata_store = SqliteMetadata(settings.data_dir / "metadata.db")
         self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
@@ -154,13 +157,10 @@ class Broker:
         return Dispatcher(self.context, produce, self.fetch, handlers, group_handlers)
 
     async def _listen(self) -> None:
-        address = Address.parse(self.settings.listen)
+        address = self.listen_address
+        port = address.port
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._accept, address.host, address.port, reuse_address=True, backlog=512
-        )
-        port: int = self._server.sockets[0].getsockname()[1]
-        self.listen_address = Address(address.host, port)
+        self._server = await loop.create_server(self._accept, sock=self._socket, backlog=512)
         if self.settings.advertise is not None:
             self._address = Address.parse(self.settings.advertise)
         elif address.host in ("0.0.0.0", "::", ""):
@@ -241,6 +241,19 @@ def _raise_descriptor_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _bind(address: Address) -> socket.socket:
+    """Take the port before anything else: a taken one is found out before the log is touched."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        raise OSError(error.errno, f"can't listen on {address}: {error.strerror}") from None
+    return bound
 
 
 def _lock_directory(directory: Path) -> IO[bytes]:

@@ -30,15 +30,21 @@ def subscribe(context: BrokerContext, head: RequestHead, frame: memoryview) -> R
     try:
         length = int.from_bytes(frame[at : at + 4], "big", signed=True)
         body = json.loads(bytes(frame[at + 4 : at + 4 + length]))
-        wanted = [(str(entry["topic"]), entry.get("partitions")) for entry in body["topics"]]
-    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        wanted = [(str(entry["topic"]), _numbers(entry.get("partitions"))) for entry in body["topics"]]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MalformedRequest(f"subscribe: {error}") from None
     answer = json.dumps(_answer(context, wanted)).encode()
     out = struct.pack(">iii", 8 + len(answer), head.correlation_id, len(answer))
     return Reply((out + answer,))
 
 
-def _answer(context: BrokerContext, wanted: list[tuple[str, Any]]) -> dict[str, Any]:
+def _numbers(partitions: Any) -> list[int] | None:
+    if partitions is not None and not all(type(index) is int for index in partitions):
+        raise TypeError("partitions are numbers")
+    return None if partitions is None else list(partitions)
+
+
+def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) -> dict[str, Any]:
     store = context.store
     return {
         "error": None,
@@ -56,9 +62,9 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, Any]]) -> dict[str, 
     }
 
 
-def _indexes(context: BrokerContext, topic: str, indexes: Any) -> list[int]:
+def _indexes(context: BrokerContext, topic: str, indexes: list[int] | None) -> list[int]:
     if indexes is not None:
-        return [int(index) for index in indexes]
+        return indexes
     served = context.catalog.by_name.get(topic)
     return list(range(len(served.logs))) if served else [0]
 

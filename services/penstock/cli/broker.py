@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,8 @@ def broker(
     """
     import uvloop
 
+    # kio imports hypothesis where it is installed, as it is for our tests: a quarter second of start-up.
+    sys.modules.setdefault("hypothesis", None)  # type: ignore[arg-type]
     from penstock.broker.server import AlreadyRunning
     from penstock.cli.logs import set_up_logging
     from penstock.settings import SettingsError, load

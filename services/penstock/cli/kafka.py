@@ -30,6 +30,15 @@ LATEST: Final = -1
 
 _CONNECT_SECONDS: Final = 5.0
 _ANSWER_SECONDS: Final = 30.0
+_NOT_YET: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+    }
+)
+_NOT_YET_SECONDS: Final = 2.0
+_PAUSE_SECONDS: Final = 0.05
 _LENGTH: Final = struct.Struct(">i")
 _CLIENT_ID: Final = "penstock-cli"
 
@@ -181,9 +190,7 @@ class Cluster:
         self._addresses[answer.node_id] = f"{answer.host}:{answer.port}"
         return int(answer.node_id)
 
-    async def offsets(
-        self, topics: Iterable[TopicLayout], timestamp: int | Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    async def offsets(self, topics: Iterable[TopicLayout], timestamp: int) -> dict[TopicPartition, int]:
         """The first offset at or after a time, of every partition; -1 where there is none."""
         by_leader: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
         for topic in topics:
@@ -191,32 +198,34 @@ class Cluster:
                 by_leader[place.leader][topic.name].append(place.partition)
         found: dict[TopicPartition, int] = {}
         for leader, wanted in by_leader.items():
-            request = ListOffsetsRequest(
-                replica_id=BrokerId(-1),
-                isolation_level=i8(0),
-                topics=tuple(
-                    ListOffsetsTopic(
-                        name=TopicName(name),
-                        partitions=tuple(
-                            ListOffsetsPartition(
-                                partition_index=i32(index),
-                                timestamp=i64(
-                                    timestamp if isinstance(timestamp, int) else timestamp[name, index]
-                                ),
-                            )
-                            for index in indexes
-                        ),
-                    )
-                    for name, indexes in wanted.items()
-                ),
-            )
-            answer = await self.ask(request, leader)
-            for topic_answer in answer.topics:
-                for part in topic_answer.partitions:
-                    what = f"{topic_answer.name}-{part.partition_index}"
-                    check(part.error_code, None, what)
-                    found[str(topic_answer.name), int(part.partition_index)] = int(part.offset)
+            request = _list_offsets(wanted, timestamp)
+            deadline = asyncio.get_running_loop().time() + _NOT_YET_SECONDS
+            while True:
+                answer = await self.ask(request, leader)
+                parts = [(str(each.name), part) for each in answer.topics for part in each.partitions]
+                # A topic that is just being made is listed a moment before it is served.
+                waits = any(part.error_code in _NOT_YET for _, part in parts)
+                if not waits or asyncio.get_running_loop().time() > deadline:
+                    break
+                await asyncio.sleep(_PAUSE_SECONDS)
+            for name, part in parts:
+                check(part.error_code, None, f"{name}-{part.partition_index}")
+                found[name, int(part.partition_index)] = int(part.offset)
         return found
+
+
+def _list_offsets(wanted: Mapping[str, Iterable[int]], timestamp: int) -> ListOffsetsRequest:
+    topics = [
+        ListOffsetsTopic(
+            name=TopicName(name),
+            partitions=tuple(
+                ListOffsetsPartition(partition_index=i32(index), timestamp=i64(timestamp))
+                for index in indexes
+            ),
+        )
+        for name, indexes in wanted.items()
+    ]
+    return ListOffsetsRequest(replica_id=BrokerId(-1), isolation_level=i8(0), topics=tuple(topics))
 
 
 def _layout(topic: Any) -> TopicLayout:

@@ -1,6 +1,6 @@
 """A run of the paper's producers: so many of them, for so long, and the figures it plots.
 
-Called by `penstock load`.
+Called by `penstock load` and the benchmarks.
 """
 
 from __future__ import annotations

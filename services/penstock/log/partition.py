@@ -49,6 +49,8 @@ class Slice(NamedTuple):
     segment: Segment
     view: memoryview | None
     offset: int
+    next_offset: int
+    """Where the next read goes on; -1 while that is known to the disk only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class PartitionLog:
         self.deleted = False
         self.records_in = 0
         self.bytes_in = 0
+        self.records_out = 0
         self.bytes_out = 0
         self._pool = pool
         self._clock = clock
@@ -251,20 +254,18 @@ class PartitionLog:
                 return None
             segment = found
             if not segment.is_hot:
-                return Slice(segment, None, max(offset, segment.base_offset))
+                return Slice(segment, None, max(offset, segment.base_offset), -1)
             start = segment.position_of(offset) if offset > segment.base_offset else 0
         if segment.committed - start <= limit:
-            end, next_offset = (
-                segment.committed,
-                segment.next_offset if segment.sealed else self.high_watermark,
-            )
+            end = segment.committed
+            next_offset = min(segment.next_offset, self.high_watermark)
         else:
             end, next_offset = segment.end_within(start, limit)
         if end <= start:
             return None
         if end < segment.committed or not segment.sealed:
             self._remember(next_offset, segment, end)
-        return Slice(segment, segment.bytes_between(start, end), offset)
+        return Slice(segment, segment.bytes_between(start, end), offset, next_offset)
 
     def _remember(self, offset: int, segment: Segment, position: int) -> None:
         """A consumer that reads on will ask for this very offset next."""

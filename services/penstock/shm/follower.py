@@ -39,8 +39,8 @@ _COMMIT: Final = layout.PART_COMMIT // WORD
 _INCARNATION: Final = layout.PART_INCARNATION // WORD
 _STATE: Final = layout.PART_STATE // WORD
 
-# base offset, batch length, (epoch), magic, (crc, attributes), last offset delta
-_HEAD: Final = struct.Struct(">qi4xb6xi")
+# base offset, batch length, (epoch), magic, (crc, attributes), last offset delta, (...), record count
+_HEAD: Final = struct.Struct(">qi4xb6xi30xi")
 
 
 class Batch(NamedTuple):
@@ -58,6 +58,8 @@ class _Head(NamedTuple):
     base_offset: int
     size: int
     next_offset: int
+    record_count: int
+    """Fewer than offsets after compaction, and none at all where offsets were lost."""
 
 
 class Follower:
@@ -147,7 +149,7 @@ class Follower:
             if head is None or head.next_offset > self._committed:  # the watermark is always a batch's end
                 self._no_batch(segment, position)
                 continue
-            base, size, following = head
+            base, size, following, count = head
             if following <= self.offset:
                 self._position, self._walked = position + size, following
                 continue
@@ -162,7 +164,7 @@ class Follower:
                 self._lent = self.offset
             first = base if base > self.offset else self.offset
             self._position, self._walked, self.offset = position + size, following, following
-            self._records += following - first
+            self._records += min(count, following - first)
             self._bytes += size
             return Batch(self.place, first, following, data)
 
@@ -222,10 +224,9 @@ class Follower:
             head = self._head(segment, position, written, walked)
             if head is None:
                 return False
-            _, size, following = head
-            if following > self.offset:
+            if head.next_offset > self.offset:
                 break
-            position, walked = position + size, following
+            position, walked = position + head.size, head.next_offset
         if not segment.intact:
             return False
         self._segment = segment
@@ -236,10 +237,10 @@ class Follower:
         """The batch at `position`, as far as it must be known; None if the memory went away under us."""
         left = written - position
         if left >= batch.HEADER_SIZE:
-            base, length, magic, delta = _HEAD.unpack_from(segment.view, DATA + position)
+            base, length, magic, delta, count = _HEAD.unpack_from(segment.view, DATA + position)
             size = length + batch.LENGTH_PREFIX
             if magic == 2 and batch.HEADER_SIZE <= size <= left and delta >= 0 and base >= walked:
-                return _Head(base, size, base + delta + 1)
+                return _Head(base, size, base + delta + 1, count)
         if segment.intact:
             self._check_served()
             raise self._corrupt(segment, position)
@@ -323,8 +324,7 @@ class Follower:
 
     def _look(self) -> bool:
         """Load the commit word and what it counts under; is there anything to read?"""
-        if self._records:
-            self._publish()
+        self._publish()
         self._committed = committed = self._words[_COMMIT]
         self._check_served()
         if committed <= self.offset:
@@ -348,7 +348,7 @@ class Follower:
 
     def _publish(self) -> None:
         """Tell the broker how far we have come, once for many batches."""
-        if self._records or self._bytes:
+        if self._bytes:
             self._slot.finish(self.offset, self._records, self._bytes)
             self._records = self._bytes = 0
 

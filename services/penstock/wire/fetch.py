@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from penstock.wire.batch import Buffer
 from penstock.wire.messages import RequestHead
-from penstock.wire.produce import put_uvarint
+from penstock.wire.shape import put_uvarint
 
 FLEXIBLE: Final = 12
 TOPIC_IDS: Final = 13

@@ -27,11 +27,12 @@ from kio.serial._introspect import (
     is_optional,
 )
 
+from penstock.wire import shape
 from penstock.wire.errors import ErrorCode, MalformedRequest
+from penstock.wire.shape import skip_tags
 
 Tree = Mapping[str, Any]
 _Build = Callable[[Tree], Any]
-_Check = Callable[[Any], None]
 _UTC: Final = datetime.UTC
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
 _HEAD: Final = struct.Struct(">hhi")
@@ -59,50 +60,20 @@ def read_head(frame: memoryview) -> RequestHead:
 
 
 @cache
-def _request_codec(api_key: int, version: int) -> tuple[Any, Any, _Check]:
+def _request_codec(api_key: int, version: int) -> tuple[Any, Any, Any]:
     schema = load_request_schema(api_key, version)
-    return entity_reader(schema.__header_schema__), entity_reader(schema), _null_check(schema)
-
-
-@cache
-def _null_check(entity: Any) -> _Check:
-    """kio reads a null array where the schema has none; Kafka, and this, refuses it."""
-    arrays: list[tuple[str, bool, _Check | None]] = []
-    for field in fields(entity):
-        kind = classify_field(field)
-        if isinstance(kind, EntityTupleField):
-            inner = _null_check(kind.type_) if _has_arrays(kind.type_) else None
-            arrays.append((field.name, is_optional(field), inner))
-        elif isinstance(kind, PrimitiveTupleField):
-            arrays.append((field.name, is_optional(field), None))
-
-    def check(value: Any) -> None:
-        for name, nullable, inner in arrays:
-            items = getattr(value, name)
-            if items is None:
-                if not nullable:
-                    raise MalformedRequest(f"{name} is null")
-            elif inner is not None:
-                for item in items:
-                    inner(item)
-
-    return check
-
-
-def _has_arrays(entity: Any) -> bool:
-    return any(
-        isinstance(classify_field(field), EntityTupleField | PrimitiveTupleField) for field in fields(entity)
-    )
+    return schema, entity_reader(schema.__header_schema__), entity_reader(schema)
 
 
 def read_request(head: RequestHead, frame: memoryview) -> Request:
     """Decode a frame of an API and version that kio has. Anything that doesn't fit is MalformedRequest."""
-    read_header, read_body, check = _request_codec(head.api_key, head.api_version)
-    view = frame.toreadonly()
+    schema, read_header, read_body = _request_codec(head.api_key, head.api_version)
     try:
+        _, position = header_length(head, frame, flexible=schema.__flexible__)
+        tags = 10 + max(int.from_bytes(frame[8:10], "big", signed=True), 0)
+        view = shape.checked(schema, frame, position, tags).toreadonly()
         header, used = read_header(view, 0)
         body, _ = read_body(view, used)
-        check(body)
     except Exception as error:  # whatever the decoder says, the bytes are wrong
         raise MalformedRequest(f"api {head.api_key} v{head.api_version}: {error}") from error
     return Request(head, header.client_id or "", body)
@@ -124,32 +95,6 @@ def header_length(head: RequestHead, frame: memoryview, *, flexible: bool) -> tu
         else:
             position += 1
     return client_id, position
-
-
-def skip_tags(frame: memoryview, position: int) -> tuple[int, int]:
-    """Past a tagged-field section, which nothing here has a use for: (number of tags, new position)."""
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        _, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        position += size
-        if position > len(frame):
-            raise MalformedRequest("tagged field reaches past the end of the request")
-    return count, position
-
-
-def read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    end = len(frame)
-    while True:
-        if position >= end or shift > 28:
-            raise MalformedRequest("bad unsigned varint")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
 
 
 @cache

@@ -12,7 +12,8 @@ import struct
 from typing import Final, NamedTuple
 
 from penstock.wire.errors import ErrorCode, MalformedRequest
-from penstock.wire.messages import RequestHead, header_length, read_uvarint, skip_tags
+from penstock.wire.messages import RequestHead, header_length
+from penstock.wire.shape import put_uvarint, read_uvarint, skip_tags
 
 FLEXIBLE: Final = 9
 TOPIC_IDS: Final = 13
@@ -209,13 +210,6 @@ def _write_flexible(out: bytearray, version: int, topics: list[TopicAnswer], thr
         out.append(0)
     out += _INT.pack(throttle_ms)
     out.append(0)
-
-
-def put_uvarint(out: bytearray, value: int) -> None:
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
 
 
 NO_ERROR: Final = int(ErrorCode.none)

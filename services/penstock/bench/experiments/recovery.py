@@ -18,7 +18,7 @@ from penstock.bench.load import Load, fill
 from penstock.bench.puller import Puller
 from penstock.bench.rig import ProcessFailed, Rig
 from penstock.bench.servers import PenstockServer
-from penstock.load.producer import ChunkRequest, make_chunk
+from penstock.load.chunks import ChunkRequest, make_chunk
 from penstock.wire.errors import ErrorCode
 from penstock.wire.records import Compression
 

@@ -61,6 +61,7 @@ class BrokerStatus(BaseModel):
     readers: int
     records_in: int
     bytes_in: int
+    records_out: int = Field(description="by pull; /v1/readers has what goes by push")
     bytes_out: int
     memory: MemoryStatus
     disk: DiskStatus
@@ -74,6 +75,7 @@ class TopicSummary(BaseModel):
     offline_partitions: int
     records_in: int
     bytes_in: int
+    records_out: int
     bytes_out: int
     log_bytes: int
     hot_bytes: int = Field(description="shared memory that its segments take")

@@ -13,6 +13,7 @@ class Totals(NamedTuple):
     offline: int
     records_in: int
     bytes_in: int
+    records_out: int
     bytes_out: int
     log_bytes: int
     hot_bytes: int
@@ -20,16 +21,21 @@ class Totals(NamedTuple):
 
 
 def total(logs: Iterable[PartitionLog]) -> Totals:
-    partitions = offline = records_in = bytes_in = bytes_out = log_bytes = hot_bytes = unflushed = 0
+    partitions = offline = records_in = bytes_in = records_out = bytes_out = log_bytes = hot_bytes = (
+        unflushed
+    ) = 0
     for log in logs:
         partitions += 1
         offline += log.damage is not None
         records_in += log.records_in
         bytes_in += log.bytes_in
+        records_out += log.records_out
         bytes_out += log.bytes_out
         for segment in log.segments:
             log_bytes += segment.size
             if segment.memory is not None:
                 hot_bytes += segment.memory.size
         unflushed += log.unflushed
-    return Totals(partitions, offline, records_in, bytes_in, bytes_out, log_bytes, hot_bytes, unflushed)
+    return Totals(
+        partitions, offline, records_in, bytes_in, records_out, bytes_out, log_bytes, hot_bytes, unflushed
+    )
