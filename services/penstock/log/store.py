@@ -27,7 +27,7 @@ from penstock.log.segment import Segment
 from penstock.log.state import LocalState, PartitionRecord
 from penstock.log.writebehind import WriteBehind
 from penstock.shm import layout
-from penstock.shm.control import NodeControl, PartitionControl
+from penstock.shm.control import NodeControl
 from penstock.shm.cursors import ReaderRegistry
 
 log = logging.getLogger(__name__)
@@ -148,10 +148,6 @@ class LogStore:
         disk_directory = self.partition_disk(place.topic, place.topic_id, place.partition)
         if record is None:
             record = PartitionRecord(place.topic_id, place.partition)
-            memory_directory.mkdir(parents=True, exist_ok=True)
-            disk_directory.mkdir(parents=True, exist_ok=True)
-            if not (memory_directory / layout.PART_FILE).exists():
-                PartitionControl.create(memory_directory, place.topic_id, place.partition)
         found = recover(memory_directory, disk_directory, record, self._clock())
         partition = PartitionLog(
             topic=place.topic,
@@ -166,12 +162,16 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        if found.damage is not None:
-            log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
-            partition.damage = found.damage
         partition.log_start = record.log_start
         partition.cleaned_to = record.cleaned_to
+        partition.ceiling = record.ceiling
         partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
+        self.logs[(place.topic_id, place.partition)] = partition
+        if found.damage is not None:
+            # Nothing of it is touched: what the operator mends is found as it was.
+            log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
+            partition.damage = found.damage
+            return partition
         partition.producers = found.producers
         for segment in found.segments:
             if segment.memory is not None:
@@ -182,17 +182,16 @@ class LogStore:
         if record.ceiling or partition.log_end:
             partition.ceiling = max(record.ceiling, partition.log_end) + CEILING_STEP
         epoch = max(place.leader_epoch, record.promised_epoch, found.control.promised_epoch) + 1
-        if partition.damage is None:
-            partition.become_leader(epoch, self.incarnation)
-            # Nobody else has a say on a single node: all that was appended is committed, once on disk
-            # if the topic wants that.
-            if partition.config.durability is Durability.MEMORY:
-                partition.skip_to(found.skip_to)
-                partition.commit(partition.log_end)
-            elif partition.unflushed or partition.high_watermark < partition.log_end:
-                partition.dirty = True
-                self.write_behind.note_dirty(partition)
-        self.logs[(place.topic_id, place.partition)] = partition
+        partition.begin_epoch(epoch)
+        # Nobody else has a say on a single node: all that was appended is committed, once on disk if the
+        # topic wants that.
+        if partition.config.durability is Durability.MEMORY:
+            partition.skip_to(found.skip_to)
+            partition.commit(partition.log_end)
+        elif partition.unflushed or partition.high_watermark < partition.log_end:
+            partition.dirty = True
+            self.write_behind.note_dirty(partition)
+        partition.serve(self.incarnation)
         return partition
 
     def partition_disk(self, topic: str, topic_id: bytes, partition: int) -> Path:
