@@ -17,6 +17,17 @@ class ServedTopic:
     topic_id: bytes
     logs: list[PartitionLog] = field(default_factory=list)
 
+    def log(self, index: int) -> PartitionLog:
+        """The log of a partition that can be served, or the error a client gets for it."""
+        if not 0 <= index < len(self.logs):
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"there is no partition {self.topic.name}-{index}"
+            )
+        log = self.logs[index]
+        if log.damage is not None:
+            raise KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        return log
+
 
 class Catalog:
     def __init__(self) -> None:
@@ -32,14 +43,10 @@ class Catalog:
         del self.by_id[served.topic_id]
 
     def find(self, name: str, index: int) -> PartitionLog:
-        """The log of a partition that can be served, or the error a client gets for it."""
         served = self.by_name.get(name)
-        if served is None or not 0 <= index < len(served.logs):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
-        log = served.logs[index]
-        if log.damage is not None:
-            raise KafkaError(ErrorCode.kafka_storage_error, log.damage)
-        return log
+        if served is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        return served.log(index)
 
     # What the group coordinator asks
 

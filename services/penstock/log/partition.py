@@ -30,6 +30,8 @@ from penstock.wire.records import encode_batch
 CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
 _PLACES_REMEMBERED: Final = 64
+_APPEND: Final = PartitionControl.APPEND
+_COMMIT: Final = PartitionControl.COMMIT
 
 
 class CeilingReached(Exception):
@@ -83,7 +85,8 @@ class PartitionLog:
         self.memory_directory = memory_directory
         self.disk_directory = disk_directory
         self.control = control
-        self.config = config
+        self._words = control.words
+        self.configure(config)
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.log_start = 0
@@ -115,6 +118,12 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    def configure(self, config: LogConfig) -> None:
+        """Take new settings, and what the append path needs of them in the quickest form."""
+        self.config = config
+        self._stamps_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._commits_at_once = config.durability is Durability.MEMORY
+
     # Writing
 
     def append(self, header: BatchHeader, records: Buffer) -> AppendResult:
@@ -135,30 +144,31 @@ class PartitionLog:
         if end > self.ceiling:
             raise CeilingReached
         segment = self.segments[-1] if self.segments else None
-        if segment is None or segment.room < len(records) or self._is_old(segment):
-            segment = self._roll(len(records))
+        size = len(records)
+        if segment is None or segment.room < size:
+            segment = self._roll(size)
         append_time = -1
         max_timestamp = header.max_timestamp
-        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if self._stamps_time:
             append_time = max_timestamp = self._clock()
             records = bytearray(records)
             batch.stamp_append_time(records, append_time)
         segment.append(records, base, self.leader_epoch, end, max_timestamp)
         self.log_end = end
-        words = self.control.words
-        words[PartitionControl.APPEND] = end
+        words = self._words
+        words[_APPEND] = end
         if idempotent:
             self.producers.record(header, base, self._clock())
         self.records_in += header.record_count
-        self.bytes_in += len(records)
-        if self.replicated or self.config.durability is Durability.DISK:
-            self._pending.append((end, segment, segment.size))
-        else:
+        self.bytes_in += size
+        if self._commits_at_once and not self.replicated:
             segment.committed = segment.size
             self.high_watermark = end
-            words[PartitionControl.COMMIT] = end
+            words[_COMMIT] = end
             if self._waiters:
                 self._wake()
+        else:
+            self._pending.append((end, segment, segment.size))
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -182,8 +192,11 @@ class PartitionLog:
             filler = encode_batch([], base_offset=self.log_end, last_offset_delta=delta)
             self.append(batch.read_header(filler), filler)
 
-    def _is_old(self, segment: Segment) -> bool:
-        return segment.size > 0 and self._clock() - segment.created_ms > self.config.segment_ms
+    def roll_if_old(self) -> None:
+        """Seal the newest segment once it has its age (`segment.ms`)."""
+        newest = self.segments[-1] if self.segments else None
+        if newest is not None and self._clock() - newest.created_ms > self.config.segment_ms:
+            self.roll()
 
     def _roll(self, need: int) -> Segment:
         """A new newest segment with room for `need` bytes; the old one is sealed after it exists."""
