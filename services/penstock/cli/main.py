@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import bench, broker, config, consume, demo, group, inspect, load, produce, status, topic
+from penstock.cli import (
+    bench,
+    broker,
+    config,
+    consume,
+    demo,
+    group,
+    inspect,
+    load,
+    produce,
+    spark,
+    status,
+    topic,
+)
 from penstock.cli.terminal import Commands
 
 app = typer.Typer(
@@ -26,6 +39,7 @@ app.command()(demo.demo)
 app.command()(status.status)
 app.command()(inspect.inspect)
 app.add_typer(bench.app, name="bench")
+app.add_typer(spark.app, name="spark")
 
 
 def _show_version(wanted: bool) -> None:
