@@ -76,7 +76,8 @@ class MemoryLog:
             on_sealed=lambda *_: None,
         )
         log.ceiling = 1 << 40
-        log.become_leader(1, INCARNATION)
+        log.begin_epoch(1)
+        log.serve(INCARNATION)
         return log
 
     def append(self, batches: int = 1, *, records: int = 10, size: int = 100, partition: int = 0) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from harness import BrokerProcess
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "10"))

@@ -276,3 +276,12 @@ async def test_committed_offsets_and_records_outlive_kill_nine(broker: BrokerPro
     broker.start()
     async with consumer(broker, name, group_id="g") as reader:
         assert [record.value for record in await take(reader, 30)] == [b"%d" % n for n in range(20, 50)]
+
+
+async def test_a_consumer_at_the_tail_follows_from_segment_to_segment(shared_broker: BrokerProcess) -> None:
+    name = await create(shared_broker, segment_bytes="16384")
+    async with consumer(shared_broker, name) as reader, producer(shared_broker) as sender:
+        for n in range(300):  # some 30 segments, and the reader at the end of each when it ends
+            value = b"%d" % n + bytes(1500)
+            await sender.send_and_wait(name, value)
+            assert (await asyncio.wait_for(reader.getone(), 10)).value == value

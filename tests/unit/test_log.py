@@ -137,6 +137,12 @@ async def test_damage_in_the_middle_is_reported_and_stops_nobody_else(rig: LogRi
     assert second.damage is None
     assert len(everything(second)) == 600
     await rig.store.stop()
+    content[5000] ^= 1
+    path.write_bytes(content)  # restored, as the text says
+    first, second = rig.open({"segment.bytes": "65536"}, partitions=2)
+    assert first.damage is None
+    assert len(everything(first)) == len(everything(second)) == 600
+    await rig.store.stop()
 
 
 async def test_producer_sequences_survive_a_crash(rig: LogRig) -> None:
@@ -334,4 +340,24 @@ async def test_an_epoch_once_promised_is_never_used_again(rig: LogRig) -> None:
     await rig.crash()
     (log,) = rig.open()
     assert log.leader_epoch == 42
+    await rig.store.stop()
+
+
+async def test_damage_in_memory_is_reported_and_the_disk_copy_can_be_taken_instead(rig: LogRig) -> None:
+    (log,) = rig.open()
+    for at in range(50):
+        put(log, [b"%d" % at * 30])
+    await rig.store.write_behind.durable()
+    await rig.crash()
+    memory = log.segments[-1].memory
+    assert memory is not None
+    memory.view[4096 + 16 + log.segments[-1].position_of(20)] = 9  # the magic of a batch in the middle
+    (log,) = rig.open()
+    assert log.damage is not None
+    assert str(memory.path) in log.damage
+    await rig.store.stop()
+    memory.path.unlink()
+    (log,) = rig.open()
+    assert log.damage is None
+    assert len(everything(log)) == 50
     await rig.store.stop()

@@ -466,7 +466,8 @@ def test_s9_a_restarted_broker_is_noticed_and_reading_goes_on(memory: MemoryLog)
     with memory.reader(Edge.EARLIEST) as reader:
         assert len(numbers(reader)) == 50
         NodeControl.create(memory.directory, 1, INCARNATION + 1)
-        memory.log.become_leader(2, INCARNATION + 1)
+        memory.log.begin_epoch(2)
+        memory.log.serve(INCARNATION + 1)
         memory.append(5)
         with pytest.raises(BrokerRestarted) as caught:
             numbers(reader)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.broker.context import BrokerContext
 from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.store import PartitionPlace
 
+AT_ONCE: Final = 100
+"""Partitions made in one go, some tens of milliseconds; then other clients get their turn."""
 OFFSETS_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1024 * 1024),
@@ -92,8 +95,12 @@ class TopicKeeper:
         return topic
 
     async def _open(self, topic: Topic, first: int) -> Topic:
-        logs = self._context.store.open(_places(topic)[first:])
-        epochs = {(log.topic_id, log.partition): log.leader_epoch for log in logs}
+        places = _places(topic)[first:]
+        epochs = {}
+        for start in range(0, len(places), AT_ONCE):
+            for log in self._context.store.open(places[start : start + AT_ONCE]):
+                epochs[(log.topic_id, log.partition)] = log.leader_epoch
+            await asyncio.sleep(0)
         await self._context.registry.note_epochs(epochs)
         topic = self._context.registry.get(topic.name)
         self._serve(topic)

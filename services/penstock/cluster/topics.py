@@ -22,7 +22,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL: Final = frozenset({OFFSETS_TOPIC})
-MAX_PARTITIONS: Final = 100_000
+MAX_PARTITIONS: Final = 10_000
 PRODUCER_ID_BLOCK: Final = 1000
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

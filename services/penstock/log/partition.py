@@ -379,8 +379,8 @@ class PartitionLog:
         if offset >= self.high_watermark:
             return None
         place = self._places.get(offset)
-        if place is not None and place[0].is_hot:
-            segment, start = place
+        if place is not None and place[0].is_hot and place[1] < place[0].committed:
+            segment, start = place  # else the log went on in the next segment
         else:
             found = self._segment_for(offset)
             if found is None:
@@ -431,13 +431,16 @@ class PartitionLog:
 
     # Epochs
 
-    def become_leader(self, epoch: int, incarnation: int) -> None:
-        """Lead at `epoch`, which is written down before anything is done under it (rule R3)."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Append at `epoch` from now on; it is written down before anything is done under it (rule R3)."""
         self.control.promised_epoch = max(epoch, self.control.promised_epoch)
         self.leader_epoch = epoch
         self.control.leader_epoch = epoch
         if not self.epochs or self.epochs[-1].epoch < epoch:
             self.epochs.append(EpochStart(epoch, self.log_end))
+
+    def serve(self, incarnation: int) -> None:
+        """Let readers in. Until this was done once, recovery takes the control block for an empty shell."""
         self.control.incarnation = incarnation
         self.control.state = PartitionState.LIVE
         self.leading = self.damage is None

@@ -109,7 +109,7 @@ class SegmentPool:
 
     def take_orders(self) -> list[int]:
         """Sizes of segments that will be asked for soon, counted as if they were there already: `make`
-        them on a thread, then `deliver`. A fresh 8 MiB takes milliseconds, and no append should wait that long."""
+        them on a thread, then `deliver`. A fresh 8 MiB takes milliseconds; no append should wait so long."""
         orders = []
         for size, asked in self._asked.items():
             missing = min(asked + 1, _SPARES) - len(self._free[size])

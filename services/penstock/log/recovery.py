@@ -54,11 +54,11 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     memory_directory.mkdir(parents=True, exist_ok=True)
     disk_directory.mkdir(parents=True, exist_ok=True)
     control = _open_control(memory_directory)
-    hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
     found = Recovered(control or PartitionControl.create(memory_directory, record.topic_id, record.partition))
-    found.memory_lost = hot is None
-    first_hot = hot[0].base_offset if hot else None
     try:
+        hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
+        found.memory_lost = hot is None
+        first_hot = hot[0].base_offset if hot else None
         cold = _cold_segments(
             disk_directory, record, first_hot, now_ms, verify=hot is None and record.clean_end < 0
         )
@@ -114,10 +114,12 @@ def complete_epochs(epochs: list[tuple[int, int]], segments: list[Segment], log_
 
 
 def _open_control(directory: Path) -> PartitionControl | None:
+    """None without one that was ever served from: a start that was cut short leaves an empty shell."""
     try:
-        return PartitionControl.open(directory, writable=True)
+        control = PartitionControl.open(directory, writable=True)
     except (OSError, LayoutMismatch, ValueError):
         return None
+    return control if control.incarnation else None
 
 
 def _hot_segments(
@@ -184,16 +186,22 @@ def _adopt(memory: SegmentMemory, disk_directory: Path, now_ms: int, *, newest: 
         segment.next_offset = memory.base_offset
         segment.index = SparseIndex()
         segment.max_timestamp = batch.NO_TIMESTAMP
-        end = 0
+        end, torn = 0, False
         view = segment.bytes_between(0, segment.size)
         for position, header in segment.walk():
             if position + header.size == segment.size and not batch.crc_matches(view[position:]):
                 log.warning("cut a torn batch at offset %d of %s", header.base_offset, memory.path)
+                torn = True
                 break
             segment.index.add(header.base_offset, position, segment.max_timestamp)
             segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
             segment.next_offset = header.next_offset
             end = position + header.size
+        if end < segment.size and not torn:
+            raise _Damage(
+                f"{memory.path} is damaged at byte {end}, offset {segment.next_offset}: stop the broker and "
+                "move the file away to go on from the copy on disk; then restart"
+            )
         segment.size = end
         memory.words[WRITTEN] = end
     else:

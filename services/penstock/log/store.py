@@ -27,7 +27,7 @@ from penstock.log.segment import Segment
 from penstock.log.state import LocalState, PartitionRecord
 from penstock.log.writebehind import WriteBehind
 from penstock.shm import layout
-from penstock.shm.control import NodeControl, PartitionControl
+from penstock.shm.control import NodeControl
 from penstock.shm.cursors import ReaderRegistry
 
 log = logging.getLogger(__name__)
@@ -150,10 +150,6 @@ class LogStore:
         disk_directory = self.partition_disk(place.topic, place.topic_id, place.partition)
         if record is None:
             record = PartitionRecord(place.topic_id, place.partition)
-            memory_directory.mkdir(parents=True, exist_ok=True)
-            disk_directory.mkdir(parents=True, exist_ok=True)
-            if not (memory_directory / layout.PART_FILE).exists():
-                PartitionControl.create(memory_directory, place.topic_id, place.partition)
         found = recover(memory_directory, disk_directory, record, self._clock())
         partition = PartitionLog(
             topic=place.topic,
@@ -168,12 +164,16 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        if found.damage is not None:
-            log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
-            partition.damage = found.damage
         partition.log_start = record.log_start
         partition.cleaned_to = record.cleaned_to
+        partition.ceiling = record.ceiling
         partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
+        self.logs[(place.topic_id, place.partition)] = partition
+        if found.damage is not None:
+            # Nothing of it is touched: what the operator mends is found as it was.
+            log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
+            partition.damage = found.damage
+            return partition
         partition.producers = found.producers
         for segment in found.segments:
             if segment.memory is not None:
@@ -187,17 +187,17 @@ class LogStore:
         partition.storage_id = record.storage_id
         if not place.lead:
             self._prepare_to_follow(partition, record, found)
-        elif partition.damage is None:
-            partition.become_leader(epoch, self.incarnation)
-            # Nobody else has a say on a single node: all that was appended is committed, once on disk
-            # if the topic wants that.
-            if partition.config.durability is Durability.MEMORY:
-                partition.skip_to(found.skip_to)
-                partition.commit(partition.log_end)
-            elif partition.unflushed or partition.high_watermark < partition.log_end:
-                partition.dirty = True
-                self.write_behind.note_dirty(partition)
-        self.logs[(place.topic_id, place.partition)] = partition
+            return partition
+        partition.begin_epoch(epoch)
+        # Nobody else has a say on a single node: all that was appended is committed, once on disk if the
+        # topic wants that.
+        if partition.config.durability is Durability.MEMORY:
+            partition.skip_to(found.skip_to)
+            partition.commit(partition.log_end)
+        elif partition.unflushed or partition.high_watermark < partition.log_end:
+            partition.dirty = True
+            self.write_behind.note_dirty(partition)
+        partition.serve(self.incarnation)
         return partition
 
     def _prepare_to_follow(self, partition: PartitionLog, record: PartitionRecord, found: Recovered) -> None:
@@ -208,14 +208,15 @@ class LogStore:
         complete_epochs(epochs, partition.segments, partition.log_end)
         partition.epochs = [EpochStart(epoch, start) for epoch, start in epochs]
         partition.lost_up_to = found.skip_to
-        partition.durable_end = 0 if found.damage else partition.log_end - bool(partition.unflushed)
+        partition.durable_end = partition.high_watermark
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
-        if record.storage_id == 0 or not found.intact or partition.damage is not None:
+        if record.storage_id == 0 or not found.intact:
             partition.storage_id = secrets.randbits(62) | 1
             if record.storage_id or partition.log_end:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:
                 self._delete_later(partition.reset(0))
+        partition.control.incarnation = self.incarnation
         if partition.unflushed and not partition.dirty:
             partition.dirty = True
             self.write_behind.note_dirty(partition)

@@ -35,6 +35,9 @@ public final class Cluster {
   private static final String SESSION = UUID.randomUUID().toString();
   private static final long BACK_OFF_MS = 50;
   private static final long IDLE_NANOS = 30_000_000_000L;
+  /** A broker that restarts has a new incarnation: a driver that plans with the old one would rule out push. */
+  private static final long LOCATION_AGE_NANOS = 5_000_000_000L;
+  private static final long ELSEWHERE_NANOS = 10_000_000_000L;
 
   /** A partition as Metadata tells of it; leader -1 when it has none. */
   public record Partition(TopicPartition id, int leader, int epoch) {}
@@ -53,6 +56,8 @@ public final class Cluster {
   /** As last heard; forgotten whenever a request fails. */
   private volatile Map<TopicPartition, Partition> leaders = Map.of();
   private final Map<TopicPartition, Location> locations = new ConcurrentHashMap<>();
+  private final Map<Location.Host, Long> elsewhere = new ConcurrentHashMap<>();
+  private volatile long locatedAt;
 
   private Cluster(Settings settings) {
     this.settings = settings;
@@ -291,18 +296,16 @@ public final class Cluster {
 
   // Places
 
-  /** Where these partitions are led, asking only for what isn't known yet. */
+  /** Where these partitions are led, as of a few seconds ago at most. */
   public Map<TopicPartition, Location> locate(Collection<TopicPartition> wanted) throws IOException {
-    if (!locations.keySet().containsAll(wanted)) {
+    long now = System.nanoTime();
+    if (!locations.keySet().containsAll(wanted) || now - locatedAt > LOCATION_AGE_NANOS) {
       locations.putAll(patiently("finding the leaders of " + wanted, () -> look(wanted)));
+      locatedAt = now;
     }
     Map<TopicPartition, Location> found = new TreeMap<>();
     wanted.forEach(id -> found.put(id, locations.get(id)));
     return found;
-  }
-
-  public Location locate(TopicPartition wanted) throws IOException {
-    return locate(List.of(wanted)).get(wanted);
   }
 
   /** Looks again, once, without patience: the reader that asks has a loop of its own. */
@@ -310,6 +313,16 @@ public final class Cluster {
     Location found = look(List.of(wanted)).get(wanted);
     locations.put(wanted, found);
     return found;
+  }
+
+  /** Whether this broker process's memory was looked for a moment ago, and is not on this machine. */
+  boolean isElsewhere(Location.Host host) {
+    Long since = elsewhere.get(host);
+    return since != null && System.nanoTime() - since < ELSEWHERE_NANOS;
+  }
+
+  void noteElsewhere(Location.Host host) {
+    elsewhere.put(host, System.nanoTime());
   }
 
   /** One Metadata request, and one Subscribe to each leader that offers it. */

@@ -28,6 +28,8 @@ public final class Feed implements BatchSource {
   private final long limit;
 
   private Location location;
+  /** Whether it was this feed that found the location, and not the driver some time ago. */
+  private boolean located;
   private PartitionMemory memory;
   private Node.Pulse pulse;
   private boolean busy;
@@ -87,6 +89,10 @@ public final class Feed implements BatchSource {
     if (mode == Mode.PULL || location == null || location.memory() == null) {
       return;
     }
+    if (cluster.isElsewhere(location.memory().host())) {
+      forgetMemory();
+      return;
+    }
     try {
       if (memory == null) {
         memory = location.map();
@@ -107,8 +113,13 @@ public final class Feed implements BatchSource {
     } catch (MemoryUnavailable e) {
       LOG.debug("{}: no push: {}", id, e.getMessage());
       dropMemory();
-      // What was known is wrong; a reader on another machine learns that here too, and only once.
-      location = new Location(location.partition(), location.brokerId(), location.endpoint(), null);
+      if (located) {
+        cluster.noteElsewhere(location.memory().host());
+        forgetMemory();
+      } else {
+        // The driver's word may be old, of a broker process that has gone: look for oneself.
+        location = null;
+      }
       return;
     }
     if (active == pull && pull != null) {
@@ -119,6 +130,10 @@ public final class Feed implements BatchSource {
     }
     pulse.restart();
     active = push;
+  }
+
+  private void forgetMemory() {
+    location = new Location(location.partition(), location.brokerId(), location.endpoint(), null);
   }
 
   private void watchHeart() throws MemoryUnavailable {
@@ -165,6 +180,7 @@ public final class Feed implements BatchSource {
     try {
       if (location == null) {
         location = cluster.relocate(id);
+        located = true;
         if (location.memory() != null) {
           return open(offset);
         }

@@ -14,7 +14,14 @@ public record Location(TopicPartition partition, int brokerId, Endpoint endpoint
   /** A partition's place in its leader's shared memory, and the broker process that this holds for. */
   public record Memory(
       String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
-      implements Serializable {}
+      implements Serializable {
+    Host host() {
+      return new Host(brokerDirectory, incarnation);
+    }
+  }
+
+  /** A broker process, as its memory knows it. */
+  record Host(String directory, long incarnation) {}
 
   /** Maps the partition if its memory is on this machine. */
   public PartitionMemory map() throws IOException {
