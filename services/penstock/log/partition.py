@@ -97,6 +97,10 @@ class PartitionLog:
         self.high_watermark = 0
         self.ceiling = 0
         self.leader_epoch = 0
+        self.epoch_start = 0
+        """Where this leader's epoch begins: until that is committed, "latest" can't be told (rule R8)."""
+        self.term = 0
+        """Raised whenever leadership ends: what was appended before must not be answered after (rule R4)."""
         self.epochs: list[EpochStart] = []
         self.cleaned_to = 0
         self.producers = ProducerTable()
@@ -180,7 +184,7 @@ class PartitionLog:
             self.high_watermark = end
             words[PartitionControl.COMMIT] = end
             if self._waiters:
-                self._wake()
+                self.wake()
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -302,7 +306,7 @@ class PartitionLog:
             moved = True
         if moved:
             self.control.words[PartitionControl.COMMIT] = self.high_watermark
-            self._wake()
+            self.wake()
 
     def skip_to(self, offset: int) -> None:
         """Leave out offsets up to `offset`, with an empty batch over the gap that readers step across."""
@@ -424,7 +428,7 @@ class PartitionLog:
         if wake in self._waiters:
             self._waiters.remove(wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -436,6 +440,7 @@ class PartitionLog:
         self.control.promised_epoch = max(epoch, self.control.promised_epoch)
         self.leader_epoch = epoch
         self.control.leader_epoch = epoch
+        self.epoch_start = self.log_end
         if not self.epochs or self.epochs[-1].epoch < epoch:
             self.epochs.append(EpochStart(epoch, self.log_end))
 
@@ -455,11 +460,12 @@ class PartitionLog:
     def step_down(self) -> None:
         """Another broker leads, or may: readers here are told, and those who wait for a commit."""
         self.leading = False
+        self.term += 1
         self.replicated = True
         self.on_append = None
         if self.control.state is not PartitionState.GONE:
             self.control.state = PartitionState.FENCED
-        self._wake()
+        self.wake()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochStart:
         """The largest epoch up to `epoch`, and where the one after it begins; (-1, -1) if unknown."""
@@ -548,7 +554,7 @@ class PartitionLog:
         self.deleted = True
         self.leading = False
         self.control.state = PartitionState.GONE
-        self._wake()
+        self.wake()
 
     @property
     def size(self) -> int:

@@ -164,7 +164,7 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        partition.log_start = record.log_start
+        partition.log_start = max(record.log_start, found.control.log_start)  # memory is never behind
         partition.cleaned_to = record.cleaned_to
         partition.ceiling = record.ceiling
         partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
@@ -217,7 +217,8 @@ class LogStore:
             if not found.is_prefix:
                 self._delete_later(partition.reset(0))
         partition.control.incarnation = self.incarnation
-        if partition.unflushed and not partition.dirty:
+        unsynced = partition.config.durability is Durability.DISK and partition.durable_end < partition.log_end
+        if (partition.unflushed or unsynced) and not partition.dirty:
             partition.dirty = True
             self.write_behind.note_dirty(partition)
 
@@ -315,6 +316,12 @@ class LogStore:
         await self._drop(partition, partition.advance_log_start(offset))
         await self.write_behind.durable()
 
+    def follow_log_start(self, partition: PartitionLog, offset: int) -> None:
+        """A backup's log start goes where its leader's is (rule R11)."""
+        dropped = partition.advance_log_start(min(offset, partition.high_watermark))
+        self.write_behind.save_state(partition)
+        self._delete_later(dropped)
+
     async def _drop(self, partition: PartitionLog, segments: list[Segment]) -> None:
         self.write_behind.save_state(partition)
         if segments:
@@ -409,8 +416,8 @@ class LogStore:
     async def _retain(self, partition: PartitionLog) -> None:
         """Retention by time and by size, from the old end, whole sealed segments below the watermark."""
         config = partition.config
-        if not config.delete or not partition.segments:
-            return
+        if not config.delete or not partition.segments or not partition.leading:
+            return  # a backup follows its leader's log start
         now = self._clock()
         newest = partition.segments[-1]
         if (
