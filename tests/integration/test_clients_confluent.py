@@ -246,6 +246,15 @@ def test_an_unknown_topic_is_an_error_when_the_client_does_not_want_it_made(
     reader.close()
 
 
+def test_a_transactional_producer_is_told_at_once_that_there_are_none(shared_broker: BrokerProcess) -> None:
+    sender = producer(shared_broker, transactional_id="tx")
+    started = time.monotonic()
+    with pytest.raises(KafkaException) as caught:
+        sender.init_transactions(30)
+    assert caught.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert time.monotonic() - started < 10
+
+
 class Group:
     """Members of one group, polled in turns; remembers who got what."""
 

@@ -12,6 +12,7 @@ from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import Tree
 
 _GROUP = 0
+_TRANSACTION = 1
 _BY_ID = 12
 """Metadata version from which a topic may be asked for by its id alone."""
 
@@ -108,9 +109,14 @@ class MetadataHandlers:
         }
 
     def find_coordinator(self, request: Any, version: int) -> Tree:
-        group_keys = getattr(request, "key_type", _GROUP) == _GROUP
-        error = ErrorCode.none if group_keys else ErrorCode.coordinator_not_available
-        message = None if group_keys else "transactions are not supported yet"
+        kind = getattr(request, "key_type", _GROUP)
+        # Errors that a client reports at once: one that it retries would look like a hang.
+        error, message = ErrorCode.none, None
+        if kind == _TRANSACTION:
+            error = ErrorCode.transactional_id_authorization_failed
+            message = "transactions are not supported yet"
+        elif kind != _GROUP:
+            error, message = ErrorCode.invalid_request, f"no coordinator for keys of type {kind}"
         answer = {**self._broker(), "error_code": error, "error_message": message}
         keys = getattr(request, "coordinator_keys", ())
         return {**answer, "coordinators": [{**answer, "key": key} for key in keys]}

@@ -98,7 +98,7 @@ class TopicKeeper:
         places = _places(topic)[first:]
         epochs = {}
         for start in range(0, len(places), AT_ONCE):
-            for log in self._context.store.open(places[start : start + AT_ONCE]):
+            for log in self._context.store.open(places[start : start + AT_ONCE], new=True):
                 epochs[(log.topic_id, log.partition)] = log.leader_epoch
             await asyncio.sleep(0)
         await self._context.registry.note_epochs(epochs)

@@ -135,9 +135,9 @@ class LogStore:
 
     # Partitions
 
-    def open(self, places: Iterable[PartitionPlace]) -> list[PartitionLog]:
-        """Bring partitions back, or begin them, and lead them in a new epoch. Blocks (start-up, admin)."""
-        known = self.state.load()
+    def open(self, places: Iterable[PartitionPlace], *, new: bool = False) -> list[PartitionLog]:
+        """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks."""
+        known = {} if new else self.state.load()
         opened = []
         for place in places:
             record = known.get((place.topic_id, place.partition))
@@ -278,21 +278,29 @@ class LogStore:
 
     async def delete(self, topic: str, topic_id: bytes) -> None:
         """Forget a topic: readers see GONE, memory comes back, files go."""
+        segments: list[Segment] = []
         for key in [key for key in self.logs if key[0] == topic_id]:
             partition = self.logs.pop(key)
             partition.close()
+            segments += partition.segments
             for segment in partition.segments:
                 if segment.memory is not None:
                     self.pool.retire(segment.memory)
                     segment.memory = None
         self._sealed = deque(entry for entry in self._sealed if not entry[0].deleted)
 
-        def remove() -> None:
+        def forget() -> None:
             self.state.forget(topic_id)
+            for segment in segments:
+                segment.close_file()
+
+        def remove() -> None:
             shutil.rmtree(self.disk_directory / "topics" / f"{topic}.{topic_id.hex()}", ignore_errors=True)
             shutil.rmtree(self.memory_directory / topic_id.hex(), ignore_errors=True)
 
-        await self.write_behind.on_thread(remove)
+        await self.write_behind.on_thread(forget)
+        # Thousands of files take seconds: not on the thread that everybody's records wait for.
+        await asyncio.get_running_loop().run_in_executor(None, remove)
 
     async def room(self, size: int, timeout: float) -> bool:
         """Wait until an append that found no room for a segment of `size` bytes is worth another try."""

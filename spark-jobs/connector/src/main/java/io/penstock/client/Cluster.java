@@ -6,6 +6,7 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -40,7 +41,7 @@ public final class Cluster {
   private static final long ELSEWHERE_NANOS = 10_000_000_000L;
 
   /** A partition as Metadata tells of it; leader -1 when it has none. */
-  public record Partition(TopicPartition id, int leader, int epoch) {}
+  public record Partition(TopicPartition id, int leader, boolean internal) {}
 
   /** The brokers and the partitions of the topics that were asked for. */
   public record Metadata(Map<Integer, Endpoint> brokers, Map<TopicPartition, Partition> partitions) {}
@@ -123,6 +124,8 @@ public final class Cluster {
     for (Endpoint endpoint : candidates) {
       try {
         return call(endpoint, api, body, reply::apply);
+      } catch (ClosedByInterruptException e) {
+        throw e;
       } catch (IOException e) {
         last = e;
       }
@@ -137,9 +140,12 @@ public final class Cluster {
     while (true) {
       try {
         return attempt.run();
+      } catch (ClosedByInterruptException e) {
+        // As it is: Spark tells a query that was stopped from one that failed by it.
+        throw e;
       } catch (IOException e) {
         boolean hopeless = e instanceof KafkaError error && !error.passes();
-        if (hopeless || System.nanoTime() > deadline || Thread.currentThread().isInterrupted()) {
+        if (hopeless || System.nanoTime() > deadline) {
           throw new IOException(what + " failed: " + e.getMessage(), e);
         }
         forgetLeaders();
@@ -159,7 +165,7 @@ public final class Cluster {
       Thread.sleep(ms);
     } catch (InterruptedException e) {
       Thread.currentThread().interrupt();
-      throw new java.nio.channels.ClosedByInterruptException();
+      throw new ClosedByInterruptException();
     }
   }
 
@@ -205,7 +211,8 @@ public final class Cluster {
       for (int count = in.getInt(); count > 0; count--) {
         in.getShort();
         TopicPartition id = new TopicPartition(topic, in.getInt());
-        partitions.put(id, new Partition(id, in.getInt(), in.getInt()));
+        partitions.put(id, new Partition(id, in.getInt(), internal));
+        in.getInt();
         Message.skipInts(in);
         Message.skipInts(in);
         Message.skipInts(in);

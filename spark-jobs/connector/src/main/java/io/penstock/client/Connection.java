@@ -7,6 +7,7 @@ import java.net.InetSocketAddress;
 import java.net.SocketTimeoutException;
 import java.net.StandardSocketOptions;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
@@ -143,7 +144,7 @@ final class Connection implements Closeable {
     selector.select(left);
     selector.selectedKeys().clear();
     if (Thread.currentThread().isInterrupted()) {
-      throw new java.nio.channels.ClosedByInterruptException();
+      throw new ClosedByInterruptException();
     }
   }
 

@@ -129,6 +129,7 @@ public final class Feed implements BatchSource {
       pull = null;
     }
     pulse.restart();
+    lostAt = 0;
     active = push;
   }
 

@@ -1,5 +1,6 @@
 package io.penstock.client;
 
+import io.penstock.shm.MemoryUnavailable;
 import io.penstock.shm.PartitionMemory;
 import io.penstock.shm.SharedMemory;
 import java.io.IOException;
@@ -25,12 +26,16 @@ public record Location(TopicPartition partition, int brokerId, Endpoint endpoint
 
   /** Maps the partition if its memory is on this machine. */
   public PartitionMemory map() throws IOException {
-    return SharedMemory.ofThisProcess().partition(
+    PartitionMemory mapped = SharedMemory.ofThisProcess().partition(
         Path.of(memory.brokerDirectory),
         brokerId,
         memory.incarnation,
         HexFormat.of().parseHex(memory.topicId),
         partition.partition(),
         Path.of(memory.directory));
+    if (mapped.epoch() < memory.leaderEpoch) {
+      throw new MemoryUnavailable(mapped + " is of an older leader epoch than " + memory.leaderEpoch);
+    }
+    return mapped;
   }
 }

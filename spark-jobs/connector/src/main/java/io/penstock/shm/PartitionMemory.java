@@ -43,6 +43,10 @@ public final class PartitionMemory {
     return control.acquire(Layout.PART_COMMIT);
   }
 
+  public long epoch() {
+    return control.acquire(Layout.PART_EPOCH);
+  }
+
   /** Whether a record at this offset is in memory, or will be once there is one. */
   public boolean holds(long offset) {
     if (commit() <= offset) {

@@ -16,12 +16,15 @@ public final class SharedMemory {
   /** One broker process as its readers know it. */
   private static final class Host {
     final Node node;
+    /** As it was when this was made: node.ctl is written anew, in place, by the broker's next process. */
+    final long incarnation;
     final SegmentCache segments = new SegmentCache();
     final Map<Path, PartitionMemory> partitions = new HashMap<>();
     CursorFile cursors;
 
-    Host(Node node) {
+    Host(Node node, long incarnation) {
       this.node = node;
+      this.incarnation = incarnation;
     }
   }
 
@@ -48,12 +51,12 @@ public final class SharedMemory {
 
   private Host host(Path directory, int brokerId, long incarnation) throws IOException {
     Host host = hosts.get(directory);
-    if (host == null || host.node.incarnation() != incarnation) {
+    if (host == null || host.incarnation != incarnation || host.node.incarnation() != incarnation) {
       Node node = Node.open(directory, brokerId, incarnation);
       if (host != null) {
         retire(host);
       }
-      host = new Host(node);
+      host = new Host(node, incarnation);
       hosts.put(directory, host);
     }
     return host;

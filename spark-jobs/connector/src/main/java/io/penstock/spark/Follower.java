@@ -30,6 +30,7 @@ final class Follower {
   private final ColumnarBatch batch;
   private int row;
   private long next;
+  private boolean opened;
 
   Follower(Cluster cluster, Feed feed, long from, StructType schema, boolean failOnDataLoss) {
     this.cluster = cluster;
@@ -60,13 +61,16 @@ final class Follower {
 
   private boolean fill() throws IOException {
     try {
-      if (!feed.open(next)) {
+      // What is left of the piece at hand first: opening anew would fetch it a second time.
+      opened = (opened && feed.hasBatch()) || feed.open(next);
+      if (!opened) {
         return false;
       }
     } catch (KafkaError e) {
       if (e.code != KafkaError.OFFSET_OUT_OF_RANGE) {
         throw e;
       }
+      opened = false;
       next = DataLoss.skip(cluster, feed.partition(), next, Long.MAX_VALUE, failOnDataLoss);
       return false;
     }
@@ -76,6 +80,7 @@ final class Follower {
     row = 0;
     if (!feed.intact()) {
       feed.lookAgain();
+      opened = false;
       return false;
     }
     for (int i = 0; i < batches; i++) {

@@ -37,9 +37,13 @@ final class LogOffsets {
       }
       if (topics.pattern != null) {
         Pattern pattern = Pattern.compile(topics.pattern);
-        Set<TopicPartition> all = new TreeSet<>(cluster.metadata(null).partitions().keySet());
-        all.removeIf(id -> !pattern.matcher(id.topic()).matches());
-        return all;
+        Set<TopicPartition> matching = new TreeSet<>();
+        cluster.metadata(null).partitions().forEach((id, partition) -> {
+          if (!partition.internal() && pattern.matcher(id.topic()).matches()) {
+            matching.add(id);
+          }
+        });
+        return matching;
       }
       List<String> names = topics.assigned.stream().map(TopicPartition::topic).distinct().toList();
       Set<TopicPartition> assigned = new TreeSet<>(topics.assigned);

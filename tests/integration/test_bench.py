@@ -1,0 +1,127 @@
+"""`penstock bench` as a user runs it, in its smallest form, with real brokers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import PENSTOCK
+
+
+def bench(
+    *arguments: str, cwd: Path, timeout: float = 120, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PENSTOCK, "bench", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_list_names_every_experiment(tmp_path: Path) -> None:
+    found = json.loads(bench("list", "--json", cwd=tmp_path).stdout)
+    assert {"ingest", "partitions", "fetch", "push", "recovery"} <= {each["name"] for each in found}
+
+
+def test_ingest_without_kafka_reports_it_missing(tmp_path: Path) -> None:
+    # No Java on this path: Kafka can't be had.
+    done = bench(
+        *("ingest", "--chunk", "1KiB", "-s", "0.5", "-r", "1", "--memory", "128MiB", "--json"),
+        cwd=tmp_path,
+        PATH="/nonexistent",
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert "Java" in document["missing"]["kafka"]
+    (sample,) = document["samples"]
+    assert sample["contender"] == "penstock"
+    assert sample["records_per_second"] > 0
+    assert sample["cpu_us_per_request"] > 0
+    (written,) = (tmp_path / "artifacts" / "bench").glob("ingest-*.json")
+    assert json.loads(written.read_text()) == document
+
+
+def test_push_costs_the_broker_less_than_pull(tmp_path: Path) -> None:
+    done = bench("push", "--size", "16MiB", "-s", "0.5", "-r", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    samples = {sample["contender"]: sample for sample in json.loads(done.stdout)["samples"]}
+    assert samples["batches"]["records_per_second"] > 0
+    assert samples["records"]["records_per_second"] > 0
+    assert samples["batches"]["broker_cpu_share"] < samples["raw"]["broker_cpu_share"]
+
+
+def test_recovery_answers_after_kill(tmp_path: Path) -> None:
+    done = bench("recovery", "--gigabytes", "0.02", "-r", "1", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for sample in json.loads(done.stdout)["samples"]:
+        assert 0 < sample["first_produce_seconds"] < sample["first_fetch_seconds"]
+
+
+def test_compare_tells_slower_by_its_exit_code(tmp_path: Path) -> None:
+    def write(name: str, cost: float) -> str:
+        samples = [
+            {"contender": "ours", "variant": {}, "round": number, "cost": cost + number}
+            for number in range(3)
+        ]
+        document = {
+            "format": 1,
+            "experiment": "x",
+            "started": "",
+            "complete": True,
+            "commit": None,
+            "options": {},
+            "machine": {},
+            "versions": {},
+            "baseline": None,
+            "metrics": {"cost": {"unit": "us", "better": "less"}},
+            "missing": {},
+            "samples": samples,
+        }
+        (tmp_path / name).write_text(json.dumps(document))
+        return name
+
+    fast, slow = write("fast.json", 10), write("slow.json", 20)
+    assert bench("compare", fast, fast, cwd=tmp_path).returncode == 0
+    assert bench("compare", slow, fast, cwd=tmp_path).returncode == 0
+    slower = bench("compare", fast, slow, "--json", cwd=tmp_path)
+    assert slower.returncode == 1
+    assert [each["change"] for each in json.loads(slower.stdout)] == ["slower"]
+    assert bench("compare", fast, "none.json", cwd=tmp_path).returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_no_process_and_keeps_the_result(tmp_path: Path, number: signal.Signals) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    process = subprocess.Popen(
+        [*PENSTOCK, "bench", "push", "--size", "4MiB", "-s", "30", "-r", "1", "-o", "r.json"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(shared)},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "push 0/4" in line:
+            break
+    time.sleep(0.3)  # into the first sample; wherever it is, the outcome must be the same
+    process.send_signal(number)
+    assert process.wait(20) == 130
+    assert json.loads((tmp_path / "r.json").read_text())["complete"] is False
+    assert list(shared.iterdir()) == []
+    # The children had a directory under TMPDIR in their command lines.
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            assert str(shared) not in entry.read_text(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue

@@ -1,0 +1,63 @@
+"""Ratios and comparisons: noise is no change, a change is one."""
+
+from __future__ import annotations
+
+from penstock.bench.compare import Change, compare
+from penstock.bench.experiment import Better, Metric
+from penstock.bench.results import Result, Sample
+from penstock.bench.spread import shares
+from penstock.bench.statistics import ratio
+
+METRICS = (Metric("cost", "us", Better.LESS), Metric("rate", "records/s", Better.MORE))
+
+
+def result(costs: list[float], rates: list[float] | None = None) -> Result:
+    made = Result("x", METRICS)
+    for number, cost in enumerate(costs):
+        figures = {"cost": cost, "rate": rates[number] if rates else 100.0}
+        made.samples.append(Sample("ours", {"chunk": "1"}, number, figures))
+    return made
+
+
+def changes(old: Result, new: Result) -> dict[str, Change]:
+    return {each.metric: each.change for each in compare(old, new, 0.05)}
+
+
+def test_the_ratio_of_medians_has_an_interval_around_it() -> None:
+    found = ratio([20.0, 21.0, 19.0, 20.5], [10.0, 10.5, 9.5, 10.0])
+    assert found is not None
+    assert found.low < found.value < found.high
+    assert found.low > 1.8
+    assert found.high < 2.2
+
+
+def test_there_is_no_ratio_to_nothing() -> None:
+    assert ratio([], [1.0]) is None
+    assert ratio([1.0], []) is None
+    assert ratio([1.0], [0.0]) is None
+
+
+def test_noise_is_no_change() -> None:
+    assert changes(result([10, 11, 12]), result([10.5, 11.5, 11]))["cost"] is Change.SAME
+
+
+def test_more_cost_is_slower_and_more_rate_is_faster() -> None:
+    found = changes(result([10, 10, 11], [100, 101, 99]), result([20, 21, 20], [200, 210, 205]))
+    assert found == {"cost": Change.SLOWER, "rate": Change.FASTER}
+
+
+def test_less_rate_is_slower() -> None:
+    assert changes(result([1], [100]), result([1], [50]))["rate"] is Change.SLOWER
+
+
+def test_what_only_one_of_them_has_is_not_compared() -> None:
+    old = Result("x", METRICS)
+    assert compare(old, result([10]), 0.05) == []
+
+
+def test_partitions_are_dealt_out_evenly() -> None:
+    assert shares(1, 2) == [[0], [0]]
+    assert shares(5, 2) == [[0, 2, 4], [1, 3]]
+    dealt = [partition for share in shares(1000, 200) for partition in share]
+    assert sorted(dealt) == list(range(1000))
+    assert {len(share) for share in shares(1000, 200)} == {5}
