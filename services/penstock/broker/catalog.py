@@ -16,6 +16,9 @@ class ServedTopic:
     topic: Topic
     topic_id: bytes
     logs: list[PartitionLog] = field(default_factory=list)
+    """Those of its partitions that have a replica on this broker."""
+    replicas: dict[int, PartitionLog] = field(default_factory=dict)
+    """The same by partition."""
 
 
 class Catalog:
@@ -24,22 +27,29 @@ class Catalog:
         self.by_id: dict[bytes, ServedTopic] = {}
 
     def put(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
-        served = ServedTopic(topic, topic.topic_id.bytes, list(logs))
+        here = list(logs)
+        served = ServedTopic(topic, topic.topic_id.bytes, here, {log.partition: log for log in here})
         self.by_name[topic.name] = self.by_id[served.topic_id] = served
 
     def remove(self, name: str) -> None:
-        served = self.by_name.pop(name)
-        del self.by_id[served.topic_id]
+        served = self.by_name.pop(name, None)
+        if served is not None:
+            self.by_id.pop(served.topic_id, None)
 
     def find(self, name: str, index: int) -> PartitionLog:
         """The log of a partition that can be served, or the error a client gets for it."""
         served = self.by_name.get(name)
-        if served is None or not 0 <= index < len(served.logs):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
-        log = served.logs[index]
-        if log.damage is not None:
-            raise KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        log = served.replicas.get(index) if served is not None else None
+        if log is None or not log.leading:
+            raise self._refusal(name, index, log)
         return log
+
+    def _refusal(self, name: str, index: int, log: PartitionLog | None) -> KafkaError:
+        if not self.has_partition(name, index):
+            return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
+        if log is not None and log.damage is not None:
+            return KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        return KafkaError(ErrorCode.not_leader_or_follower, f"{name}-{index} is not led by this broker")
 
     # What the group coordinator asks
 
@@ -53,7 +63,7 @@ class Catalog:
 
     def has_partition(self, name: str, partition: int) -> bool:
         served = self.by_name.get(name)
-        return served is not None and 0 <= partition < len(served.logs)
+        return served is not None and 0 <= partition < len(served.topic.partitions)
 
     def __iter__(self) -> Iterator[ServedTopic]:
         return iter(self.by_name.values())

@@ -217,7 +217,8 @@ class LogStore:
             if not found.is_prefix:
                 self._delete_later(partition.reset(0))
         partition.control.incarnation = self.incarnation
-        unsynced = partition.config.durability is Durability.DISK and partition.durable_end < partition.log_end
+        disk = partition.config.durability is Durability.DISK
+        unsynced = disk and partition.durable_end < partition.log_end
         if (partition.unflushed or unsynced) and not partition.dirty:
             partition.dirty = True
             self.write_behind.note_dirty(partition)

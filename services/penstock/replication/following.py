@@ -87,7 +87,8 @@ class Inbound:
         if replica is None or replica.log.damage is not None:
             return answer | {"error": "unknown"}
         partition = replica.log
-        if not partition.promise(epoch):
+        led = replica.leadership
+        if (led is not None and led.epoch >= epoch) or not partition.promise(epoch):
             return answer | {"error": "fenced", "promised": partition.control.promised_epoch}
         self._replicator.attached(replica, Attachment(self, epoch))
         return answer | {
@@ -128,7 +129,11 @@ class Inbound:
             return answer | {"error": str(error)}
         partition.leader_epoch = wanted["epoch"]
         attachment.begun = True
-        return answer | {"storage": partition.storage_id, "end": partition.log_end}
+        return answer | {
+            "storage": partition.storage_id,
+            "end": partition.log_end,
+            "acked": end_of(partition),
+        }
 
     # Records
 

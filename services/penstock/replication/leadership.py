@@ -69,11 +69,11 @@ class Backup:
         self._segment: Segment | None = None
         self.position = 0
 
-    def attach(self, storage: int, end: int, now: float) -> None:
+    def attach(self, storage: int, end: int, acked: int, now: float) -> None:
         self.storage = storage
         self.attached = True
         self.streaming = False
-        self.acked = self.sent = end
+        self.sent, self.acked = end, acked
         self.on_its_way.clear()
         self.progress_at = now
         self.told = (NEVER, NEVER)

@@ -349,7 +349,7 @@ class Link:
             log.warning("broker %d can't take %r: %s", self.broker, leadership.log, entry["error"])
             self._attach_later(key)
             return
-        backup.attach(entry["storage"], entry["end"], self.replicator.now())
+        backup.attach(entry["storage"], entry["end"], entry["acked"], self.replicator.now())
         self._fall_behind(key, backup)
         self._go_live_if_near(key, leadership, backup)
         leadership.advance()

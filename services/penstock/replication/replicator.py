@@ -155,7 +155,10 @@ class Replicator:
 
         async def give(replica: Replica) -> None:
             async with turns:
-                await self.hand_over(replica, None, f"broker {self.broker_id} stops")
+                while replica.leadership is not None and self._successor(replica.leadership) is not None:
+                    if await self.hand_over(replica, None, f"broker {self.broker_id} stops"):
+                        return
+                    await asyncio.sleep(0.02)
 
         if led:
             await asyncio.wait([asyncio.ensure_future(give(replica)) for replica in led], timeout=timeout)
@@ -175,6 +178,7 @@ class Replicator:
             if self.broker_id in self.directory.placed(key) and key not in self.replicas:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
         for partition in self.store.open(places) if places else ():
+            partition.on_synced = self._synced  # never a commit: that is the leader's to say
             self.replicas[(topic_id, partition.partition)] = Replica(self.broker_id, partition, self.now())
         self._on_topic(topic)
         for index in range(len(topic.partitions)):
@@ -249,11 +253,14 @@ class Replicator:
         elif state.leader == NOBODY:
             if state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
-        elif replica.attachment is None and state.leader not in self.directory.brokers:
-            if self.now() - replica.idle_since > self._patience.vacancy and state.has(*member):
-                self._spawn(
-                    self._stand(replica, f"broker {state.leader} lost its lease", without=state.leader)
-                )
+        elif (
+            replica.attachment is None
+            and state.leader not in self.directory.brokers
+            and state.has(*member)
+            and self.now() - replica.idle_since > self._patience.vacancy
+        ):
+            reason = f"broker {state.leader} lost its lease"
+            self._spawn(self._stand(replica, reason, without=state.leader))
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
         partition = replica.log
@@ -594,8 +601,10 @@ class Replicator:
             now = self.now()
             if now - before > suspicion / 2:
                 # We were away ourselves (stopped, starved): what the others said still waits in the sockets.
-                for heard in (*self.links.values(), *self._inbound):
-                    heard.heard_at = now
+                for link in self.links.values():
+                    link.heard_at = now
+                for inbound in self._inbound:
+                    inbound.heard_at = now
             before = now
             for link in list(self.links.values()):
                 link.tick(now, HEARTBEAT)
