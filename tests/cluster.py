@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import threading
@@ -16,6 +17,7 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from etcd import EtcdProcess
 from harness import BrokerProcess, eventually, free_port
 
@@ -195,9 +197,9 @@ class Load:
         assert not self.failed, self.failed[:3]
 
     def pause_around(self, moment: float) -> float:
-        """The longest time without an acknowledgement that began before, or within a second after, `moment`."""
+        """The longest time without an acknowledgement that began before, or soon after, `moment`."""
         times = [t for t in self.times if t > moment - 1]
-        gaps = [(b - a) for a, b in zip(times, times[1:], strict=False) if b > moment and a < moment + 1]
+        gaps = [(b - a) for a, b in itertools.pairwise(times) if b > moment and a < moment + 1]
         return max(gaps, default=0.0)
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from cluster import Cluster, Load, check, read_all, running
 from etcd import needs_etcd
 

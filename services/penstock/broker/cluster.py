@@ -231,11 +231,13 @@ class ClusterKeeper(TopicKeeper):
                     return await create(defaults.offsets_partitions, OFFSETS_CONFIG, replication)
                 brokers = max(1, len(self._directory.brokers))
                 return await create(defaults.partitions, {}, min(replication, brokers))
-            except KafkaError as error:
-                found = self._directory.by_name.get(name)
-                if found is None or error.code is not ErrorCode.topic_already_exists:
-                    raise
-                return found
+            except KafkaError:
+                for _ in range(20):  # another broker may have made it at the same time
+                    found = self._directory.by_name.get(name)
+                    if found is not None:
+                        return found
+                    await asyncio.sleep(0.05)
+                raise
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool) -> None:
         async with self._lock:

@@ -536,10 +536,10 @@ class PartitionLog:
         self.log_end = log_end
         self.high_watermark = min(committed, log_end)
         for segment in segments:
-            if segment.next_offset <= self.high_watermark or not segment.is_hot:
+            if segment.next_offset <= self.high_watermark:
                 segment.committed = segment.size
             else:
-                segment.committed = segment.position_of(self.high_watermark)
+                segment.committed = segment.position_of(self.high_watermark) if segment.is_hot else 0
                 self._pending.append((segment.next_offset, segment, segment.size))
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]

@@ -180,7 +180,9 @@ class LogStore:
                 self.pool.adopt(segment.memory)
                 if segment.sealed:
                     self._sealed.append((partition, segment))
-        partition.adopt(found.segments, found.log_end, found.committed)
+        # What a replica without its memory had committed, its leader will say; the disk may have more.
+        known = place.lead or not found.memory_lost
+        partition.adopt(found.segments, found.log_end, found.committed if known else partition.log_start)
         if record.ceiling or partition.log_end:
             partition.ceiling = max(record.ceiling, partition.log_end) + CEILING_STEP
         epoch = max(place.leader_epoch, record.promised_epoch, found.control.promised_epoch) + 1

@@ -27,11 +27,12 @@ log = logging.getLogger(__name__)
 class Attachment:
     """A backup is attached to one leader in one epoch; `begun` once its log was cut to the common prefix."""
 
-    __slots__ = ("begun", "epoch", "inbound", "parked")
+    __slots__ = ("begun", "epoch", "handshake", "inbound", "parked")
 
-    def __init__(self, inbound: Inbound, epoch: int) -> None:
+    def __init__(self, inbound: Inbound, epoch: int, handshake: int) -> None:
         self.inbound = inbound
         self.epoch = epoch
+        self.handshake = handshake
         self.begun = False
         self.parked: list[Section] = []
         """Came while there was no memory for them; bounded by the leader's window."""
@@ -82,7 +83,12 @@ class Inbound:
     def _attach(self, wanted: Any) -> Any:
         key = (bytes.fromhex(wanted["topic"]), wanted["partition"])
         epoch: int = wanted["epoch"]
-        answer = {"topic": wanted["topic"], "partition": key[1], "epoch": epoch}
+        answer = {
+            "topic": wanted["topic"],
+            "partition": key[1],
+            "epoch": epoch,
+            "handshake": wanted["handshake"],
+        }
         replica = self._replicator.replicas.get(key)
         if replica is None or replica.log.damage is not None:
             return answer | {"error": "unknown"}
@@ -90,7 +96,7 @@ class Inbound:
         led = replica.leadership
         if (led is not None and led.epoch >= epoch) or not partition.promise(epoch):
             return answer | {"error": "fenced", "promised": partition.control.promised_epoch}
-        self._replicator.attached(replica, Attachment(self, epoch))
+        self._replicator.attached(replica, Attachment(self, epoch, wanted["handshake"]))
         return answer | {
             "storage": partition.storage_id,
             "end": partition.log_end,
@@ -100,7 +106,12 @@ class Inbound:
 
     def _begin(self, wanted: Any) -> Any:
         key = (bytes.fromhex(wanted["topic"]), wanted["partition"])
-        answer = {"topic": wanted["topic"], "partition": key[1], "epoch": wanted["epoch"]}
+        answer = {
+            "topic": wanted["topic"],
+            "partition": key[1],
+            "epoch": wanted["epoch"],
+            "handshake": wanted["handshake"],
+        }
         replica = self._replicator.replicas.get(key)
         attachment = replica.attachment if replica else None
         if (
@@ -108,6 +119,7 @@ class Inbound:
             or attachment is None
             or attachment.inbound is not self
             or attachment.epoch != wanted["epoch"]
+            or attachment.handshake != wanted["handshake"]  # the cut is for the log as it was then
         ):
             return answer | {"error": "not attached"}
         partition, store = replica.log, self._replicator.store
@@ -153,6 +165,7 @@ class Inbound:
                 or attachment.inbound.broker != self.broker
                 or attachment.inbound.incarnation != self.incarnation
                 or section.epoch < replica.log.control.promised_epoch
+                or (section.records and not attachment.parked and section.base != replica.log.log_end)
             ):
                 refused.append(_refusal(section, replica))
                 continue
@@ -169,8 +182,6 @@ class Inbound:
             if attachment.parked:
                 attachment.parked.append(section._replace(records=memoryview(bytes(section.records))))
                 return False
-            if section.base != partition.log_end:
-                raise MalformedFrame(f"{partition}: {section.base} sent, {partition.log_end} is next")
             try:
                 began = partition.append_run(section.records)
             except MemoryExhausted:

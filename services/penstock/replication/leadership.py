@@ -40,6 +40,7 @@ class Backup:
         "acked",
         "attached",
         "broker",
+        "handshake",
         "on_its_way",
         "position",
         "progress_at",
@@ -55,6 +56,8 @@ class Backup:
         self.storage = 0
         self.attached = False
         """The handshake of this epoch is done."""
+        self.handshake = 0
+        """Counts them: an answer to an earlier one must not cut what came since."""
         self.streaming = False
         """It gets what is appended at once; otherwise it is catching up."""
         self.acked = NEVER

@@ -308,8 +308,17 @@ class Link:
         for key in keys:
             leadership = self.led.get(key)
             if leadership is not None and self.broker in leadership.backups:
-                leadership.backups[self.broker].detach()
-                wanted.append({"topic": key[0].hex(), "partition": key[1], "epoch": leadership.epoch})
+                backup = leadership.backups[self.broker]
+                backup.detach()
+                backup.handshake += 1
+                wanted.append(
+                    {
+                        "topic": key[0].hex(),
+                        "partition": key[1],
+                        "epoch": leadership.epoch,
+                        "handshake": backup.handshake,
+                    }
+                )
         if wanted:
             self._live.channel.send(frames.message(Kind.ATTACH, wanted))
 
@@ -324,7 +333,9 @@ class Link:
         found = self._find(entry)
         if found is None:
             return None
-        key, leadership, _ = found
+        key, leadership, backup = found
+        if entry["handshake"] != backup.handshake:
+            return None
         if "error" in entry:
             if entry["error"] == "fenced":
                 self.replicator.fenced(key, leadership, entry["promised"])
@@ -332,7 +343,12 @@ class Link:
                 self._attach_later(key)
             return None
         partition = leadership.log
-        answer = {"topic": entry["topic"], "partition": key[1], "epoch": leadership.epoch}
+        answer = {
+            "topic": entry["topic"],
+            "partition": key[1],
+            "epoch": leadership.epoch,
+            "handshake": backup.handshake,
+        }
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
         if cut is None and not entry["epochs"] and entry["end"] == entry["start"] == partition.log_start:
             cut = entry["end"]  # both have nothing older than that
@@ -345,6 +361,8 @@ class Link:
         if found is None:
             return
         key, leadership, backup = found
+        if entry["handshake"] != backup.handshake:
+            return
         if "error" in entry:
             log.warning("broker %d can't take %r: %s", self.broker, leadership.log, entry["error"])
             self._attach_later(key)

@@ -324,8 +324,12 @@ class Replicator:
     async def _stand(self, replica: Replica, reason: str, without: int = NOBODY) -> None:
         if replica.swapping or replica.leadership is not None or self._stopping:
             return
-        state = self.directory.state_of(replica.key)
-        if without != NOBODY and (state is None or state.leader != without):
+        # No promise while etcd is away: it could not be kept to anybody's use, and the leader may be back.
+        state = await self._fresh(replica)
+        if replica.leadership is not None or replica.attachment is not None or self._stopping:
+            return
+        expected = (without,) if without != NOBODY else (NOBODY, self.broker_id)
+        if (state is not None or without != NOBODY) and (state is None or state.leader not in expected):
             return  # it was settled while we hesitated
         placed = self.directory.placed(replica.key)
         promised = replica.log.control.promised_epoch
@@ -338,6 +342,22 @@ class Replicator:
         replica.attachment = None
         replica.standing_for = proposal.epoch
         await self._swap(replica, state, proposal)
+
+    async def _fresh(self, replica: Replica) -> PartitionState | None:
+        """The key as it is now; waits for etcd."""
+        replica.swapping = True
+        try:
+            while self.replicas.get(replica.key) is replica and replica.attachment is None:
+                try:
+                    found = await self._metadata.get(partitions.path_of(replica.key))
+                    if found is not None:
+                        self.directory.note_state(replica.key, partitions.decode(found))
+                    break
+                except Unavailable:
+                    await asyncio.sleep(RETRY)
+        finally:
+            replica.swapping = False
+        return self.directory.state_of(replica.key)
 
     async def _resign(self, replica: Replica) -> None:
         state = self.directory.state_of(replica.key)
@@ -418,6 +438,11 @@ class Replicator:
         if member is None or backup is None or backup.storage != member.storage:
             return False
         led.handing_over = True
+        try:
+            await self._metadata.get(partitions.path_of(replica.key))  # with etcd away, don't even begin
+        except Unavailable:
+            led.handing_over = False
+            return False
         replica.log.leading = False
         try:
             deadline = self.now() + 1.0
