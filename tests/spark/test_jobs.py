@@ -34,7 +34,7 @@ def test_count_counts(new_topic: Callable[..., Topic]) -> None:
     topic = new_topic(2)
     topic.fill(1000)
     out = run("count", "--servers", topic.servers, "--topic", topic.name, "--once", "--master", "local[2]")
-    assert out.count("|500") == 2
+    assert out.count("|  500|") == 2
 
 
 def test_replay_sums_up_minutes(new_topic: Callable[..., Topic]) -> None:

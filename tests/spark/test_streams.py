@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -222,3 +226,46 @@ def test_real_time_goes_on_when_the_broker_comes_back(
             eventually(lambda: written(spark, target) == expected, timeout=40, interval=1)
         finally:
             query.stop()
+
+
+DRIVER = """
+import sys
+from penstock.spark import session
+servers, out, checkpoint = sys.argv[1:]
+spark = session("killed", "local[2]", **{"spark.ui.enabled": False})
+rows = spark.readStream.format("penstock").option("kafka.bootstrap.servers", servers)
+rows = rows.option("subscribe", "numbers").option("startingOffsets", "earliest").load()
+rows = rows.selectExpr("partition", "offset", "cast(cast(value as string) as long) as number")
+writer = rows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
+writer.trigger(processingTime="300 milliseconds").start().awaitTermination()
+"""
+
+
+@pytest.mark.skipif("PENSTOCK_KILL_ROUNDS" not in os.environ, reason="minutes long: set PENSTOCK_KILL_ROUNDS")
+def test_a_driver_killed_at_random_writes_every_record_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Into files, whose sink is idempotent; the driver and its executor are one process here."""
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    with BrokerProcess(tmp_path / "broker") as broker:
+        broker.start()
+        topic = Topic(broker.address, "numbers", 3)
+        command = [sys.executable, "-c", DRIVER, broker.address, str(out), str(checkpoint)]
+        with Numbers(topic) as produced:
+            for _ in range(ROUNDS):
+                driver = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+                batches = len(list(checkpoint.glob("commits/[0-9]*")))
+                eventually(lambda: len(list(checkpoint.glob("commits/[0-9]*"))) > batches, timeout=120)  # noqa: B023
+                time.sleep(random.uniform(0, 1.5))
+                # The session of the driver: python, and the JVM it started.
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+        last = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            expected = Counter(produced.acknowledged)
+            eventually(lambda: spark_numbers(spark, out) == expected, timeout=120, interval=3)
+        finally:
+            os.killpg(last.pid, signal.SIGKILL)
+            last.wait()
+
+
+def spark_numbers(spark: SparkSession, out: Path) -> Counter[int]:
+    return Counter(row.number for row in spark.read.parquet(str(out)).select("number").collect())

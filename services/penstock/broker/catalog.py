@@ -20,6 +20,21 @@ class ServedTopic:
     replicas: dict[int, PartitionLog] = field(default_factory=dict)
     """The same by partition."""
 
+    def log(self, index: int) -> PartitionLog:
+        """The log of a partition that can be served, or the error a client gets for it."""
+        log = self.replicas.get(index)
+        if log is None or not log.leading:
+            raise self._refusal(index, log)
+        return log
+
+    def _refusal(self, index: int, log: PartitionLog | None) -> KafkaError:
+        name = f"{self.topic.name}-{index}"
+        if not 0 <= index < len(self.topic.partitions):
+            return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}")
+        if log is not None and log.damage is not None:
+            return KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        return KafkaError(ErrorCode.not_leader_or_follower, f"{name} is not led by this broker")
+
 
 class Catalog:
     def __init__(self) -> None:
@@ -37,19 +52,10 @@ class Catalog:
             self.by_id.pop(served.topic_id, None)
 
     def find(self, name: str, index: int) -> PartitionLog:
-        """The log of a partition that can be served, or the error a client gets for it."""
         served = self.by_name.get(name)
-        log = served.replicas.get(index) if served is not None else None
-        if log is None or not log.leading:
-            raise self._refusal(name, index, log)
-        return log
-
-    def _refusal(self, name: str, index: int, log: PartitionLog | None) -> KafkaError:
-        if not self.has_partition(name, index):
-            return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}-{index}")
-        if log is not None and log.damage is not None:
-            return KafkaError(ErrorCode.kafka_storage_error, log.damage)
-        return KafkaError(ErrorCode.not_leader_or_follower, f"{name}-{index} is not led by this broker")
+        if served is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        return served.log(index)
 
     # What the group coordinator asks
 

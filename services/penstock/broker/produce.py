@@ -12,12 +12,12 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from penstock.broker.catalog import Catalog
+from penstock.broker.catalog import Catalog, ServedTopic
 from penstock.broker.reply import Answer, Later, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import INTERNAL
 from penstock.log.config import Durability
-from penstock.log.partition import AppendResult, CeilingReached, PartitionLog
+from penstock.log.partition import CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore
 from penstock.wire import batch, produce
@@ -30,6 +30,9 @@ PATIENCE: Final = 1.0
 """Seconds that an append waits for memory before the client is told to try again."""
 _ALL: Final = -1
 _API: Final = 0
+
+
+_Todo = tuple[ServedTopic | KafkaError, ProducedPartition, list[PartitionAnswer]]
 
 
 class _Wait:
@@ -56,22 +59,23 @@ class ProduceHandler:
         refused = self._refuse_all(request)
         answers: list[TopicAnswer] = []
         waits: list[_Wait] = []
-        todo: list[tuple[ProducedTopic, list[PartitionAnswer], int]] = []
+        todo: list[_Todo] = []
         for topic in request.topics:
             partitions: list[PartitionAnswer] = []
             answers.append(TopicAnswer(topic.name, topic.topic_id, partitions))
-            for at, produced in enumerate(topic.partitions):
+            served = self._serve(topic)
+            for produced in topic.partitions:
+                if todo:  # what comes after a batch that waits waits too
+                    todo.append((served, produced, partitions))
+                    continue
                 try:
-                    if todo:
-                        todo.append((topic, partitions, at))
-                        continue
                     if refused is not None:
                         raise refused
-                    self._append(topic, produced, request.acks, partitions, waits)
+                    self._append(served, produced, request.acks, partitions, waits)
                 except KafkaError as error:
                     partitions.append(self._failed(produced.partition, error))
                 except (MemoryExhausted, CeilingReached):
-                    todo.append((topic, partitions, at))
+                    todo.append((served, produced, partitions))
         if todo:
             return Later(self._go_on(head, request, answers, waits, todo), blocks=True)
         return self._answer(head, request, answers, waits)
@@ -87,15 +91,13 @@ class ProduceHandler:
 
     def _append(
         self,
-        topic: ProducedTopic,
+        served: ServedTopic | KafkaError,
         produced: ProducedPartition,
         acks: int,
         answers: list[PartitionAnswer],
         waits: list[_Wait],
     ) -> None:
-        log = self._find(topic, produced.partition)
-        if log.topic in INTERNAL:
-            raise KafkaError(ErrorCode.invalid_topic_exception, f"{log.topic} is written by the broker only")
+        log = _find(served, produced.partition)
         records = produced.records
         if records is None:
             raise KafkaError(ErrorCode.invalid_record, "no record batch in the request")
@@ -105,20 +107,27 @@ class ProduceHandler:
             _check_keys(records)
         if acks == _ALL and log.short_of_replicas:
             raise KafkaError(ErrorCode.not_enough_replicas, f"{log} has too few replicas in sync")
-        result: AppendResult = log.append(header, records)
+        result = log.append(header, records)
         if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
             waits.append(_Wait(log, result.next_offset, answers))
         answers.append(
             PartitionAnswer(produced.partition, 0, result.base_offset, result.append_time, log.log_start)
         )
 
-    def _find(self, topic: ProducedTopic, index: int) -> PartitionLog:
+    def _serve(self, topic: ProducedTopic) -> ServedTopic | KafkaError:
+        """The topic, or the error that each of its partitions gets."""
         if topic.topic_id:
             served = self._catalog.by_id.get(topic.topic_id)
-            if served is None:
-                raise KafkaError(ErrorCode.unknown_topic_id, "there is no topic with this id")
-            return self._catalog.find(served.topic.name, index)
-        return self._catalog.find(topic.name, index)
+            unknown = ErrorCode.unknown_topic_id
+        else:
+            served = self._catalog.by_name.get(topic.name)
+            unknown = ErrorCode.unknown_topic_or_partition
+        if served is None:
+            return KafkaError(unknown, "there is no such topic")
+        if served.topic.name in INTERNAL:
+            name = served.topic.name
+            return KafkaError(ErrorCode.invalid_topic_exception, f"{name} is written by the broker only")
+        return served
 
     def _failed(self, index: int, error: KafkaError) -> PartitionAnswer:
         self._stats.error(_API, error.code.name)
@@ -143,14 +152,13 @@ class ProduceHandler:
         request: produce.ProduceRequest,
         answers: list[TopicAnswer],
         waits: list[_Wait],
-        todo: list[tuple[ProducedTopic, list[PartitionAnswer], int]],
+        todo: list[_Todo],
     ) -> Reply | None:
         """Append the rest as memory comes free; what finds none in time is refused, to be retried."""
         deadline = asyncio.get_running_loop().time() + PATIENCE
-        for topic, partitions, at in todo:
-            produced = topic.partitions[at]
+        for served, produced, partitions in todo:
             try:
-                await self._append_patiently(topic, produced, request.acks, partitions, waits, deadline)
+                await self._append_patiently(served, produced, request.acks, partitions, waits, deadline)
             except KafkaError as error:
                 partitions.append(self._failed(produced.partition, error))
         answer = self._answer(head, request, answers, waits)
@@ -158,7 +166,7 @@ class ProduceHandler:
 
     async def _append_patiently(
         self,
-        topic: ProducedTopic,
+        served: ServedTopic | KafkaError,
         produced: ProducedPartition,
         acks: int,
         partitions: list[PartitionAnswer],
@@ -168,7 +176,7 @@ class ProduceHandler:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                self._append(topic, produced, acks, partitions, waits)
+                self._append(served, produced, acks, partitions, waits)
                 return
             except MemoryExhausted as full:
                 left = deadline - loop.time()
@@ -179,7 +187,7 @@ class ProduceHandler:
             except CeilingReached:
                 left = deadline - loop.time()
                 try:
-                    raised = self._store.raise_ceiling(self._find(topic, produced.partition))
+                    raised = self._store.raise_ceiling(_find(served, produced.partition))
                     await asyncio.wait_for(raised, max(left, 0.001))
                 except TimeoutError:
                     disk = self._store.write_behind.failure
@@ -196,6 +204,12 @@ class ProduceHandler:
                 error = KafkaError(code, "appended, not committed")
                 wait.answers[wait.slot] = self._failed(wait.answers[wait.slot].partition, error)
         return Reply((produce.write_produce(head, answers),))
+
+
+def _find(served: ServedTopic | KafkaError, index: int) -> PartitionLog:
+    if isinstance(served, KafkaError):
+        raise served
+    return served.log(index)
 
 
 async def committed(log: PartitionLog, offset: int, term: int, deadline: float) -> ErrorCode:

@@ -22,7 +22,9 @@ def demo(
     from penstock.demo.run import Demo, DemoFailed
 
     try:
-        Demo(seconds, rate, Console()).run()
+        console = Console()
+        console.width = max(console.width, 100)
+        Demo(seconds, rate, console).run()
     except DemoFailed as problem:
         typer.echo(f"penstock demo: {problem}", err=True)
         raise typer.Exit(1) from None

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import queue
 import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, count, expr, length, max, min, sum
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, count, expr, length, sum
 
 from penstock.spark import session
 
@@ -30,59 +33,87 @@ def source(mode: str, args: argparse.Namespace) -> dict[str, str]:
 
 
 class Phase:
-    """One mode's streaming query."""
+    """One mode's streaming query. What arrived is told by offset, so that nothing can hide; it comes with
+    each micro-batch's progress, observed on its way through the query."""
 
     def __init__(self, spark: SparkSession, mode: str, start: str, args: argparse.Namespace) -> None:
         self._mode = mode
         self._ends: dict[int, int] = {}
+        self._reported = -1
+        partitions = range(args.partitions)
         stream = spark.readStream.format("penstock").options(**source(mode, args))
+        records = stream.option("startingOffsets", start).load()
+        seen = records.observe(
+            "seen",
+            *(expr(f"count_if(partition = {p})").alias(f"records{p}") for p in partitions),
+            *(expr(f"min(if(partition = {p}, offset, null))").alias(f"first{p}") for p in partitions),
+            *(expr(f"max(if(partition = {p}, offset, null))").alias(f"last{p}") for p in partitions),
+            expr("percentile_approx(unix_millis(timestamp), array(0.01, 0.5), 1000)").alias("times"),
+        )
         self._query = (
-            stream.option("startingOffsets", start)
-            .load()
-            .writeStream.foreachBatch(self._batch)
+            seen.filter(length("value") > 0)
+            .writeStream.format("noop")
             .option("checkpointLocation", tempfile.mkdtemp(prefix="penstock-demo-"))
             .start()
         )
+        self._partitions = partitions
 
-    def _batch(self, batch: DataFrame, batch_id: int) -> None:
-        """The job: filter and summarise. What arrived is told by offset, so that nothing can hide."""
-        started = time.time()
-        rows = (
-            batch.groupBy("partition")
-            .agg(
-                count("*").alias("records"),
-                min("offset").alias("first"),
-                max("offset").alias("last"),
-                sum(length("value")).alias("bytes"),
-                expr("percentile_approx(unix_millis(timestamp), array(0.01, 0.5), 1000)").alias("times"),
-            )
-            .collect()
-        )
-        now = time.time() * 1000
-        for row in rows:
-            self._ends[row["partition"]] = row["last"] + 1
-        if rows:
+    def tell(self) -> None:
+        """Report the micro-batches that ended since the last call."""
+        for progress in self._query.recentProgress:
+            if progress["batchId"] <= self._reported or not progress["numInputRows"]:
+                continue
+            self._reported = progress["batchId"]
+            seen = progress["observedMetrics"]["seen"]
+            ended = datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000
+            ended += progress["durationMs"]["triggerExecution"]
+            batches = []
+            for partition in self._partitions:
+                if seen[f"records{partition}"]:
+                    first, last = seen[f"first{partition}"], seen[f"last{partition}"]
+                    batches.append([partition, first, last, seen[f"records{partition}"]])
+                    self._ends[partition] = last + 1
             report(
                 event="batch",
                 mode=self._mode,
-                id=batch_id,
-                seconds=now / 1000 - started,
-                partitions=[[row["partition"], row["first"], row["last"], row["records"]] for row in rows],
-                p50=now - sorted(row["times"][1] for row in rows)[len(rows) // 2],
-                p99=now - sorted(row["times"][0] for row in rows)[0],
+                id=progress["batchId"],
+                partitions=batches,
+                p50=ended - seen["times"][1],
+                p99=ended - seen["times"][0],
             )
+        if self._query.exception() is not None:
+            raise SystemExit(str(self._query.exception()))
 
-    def finish(self, until: dict[int, int] | None = None) -> str:
+    def finish(self, until: dict[int, int]) -> str:
         """Stop, after everything below `until` has come; returns where the next phase goes on."""
         deadline = time.monotonic() + 60
-        while until and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
+            self.tell()
             if all(self._ends.get(partition, 0) >= end for partition, end in until.items()):
                 break
             time.sleep(0.1)
-        self._query.processAllAvailable()
         self._query.stop()
-        ends = {str(partition): end for partition, end in sorted(self._ends.items())}
-        return json.dumps(ends)
+        self.tell()
+        return json.dumps({str(partition): end for partition, end in sorted(self._ends.items())})
+
+
+class Lines:
+    """Standard input, so that one can look whether a line is there."""
+
+    def __init__(self) -> None:
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            self._lines.put(line)
+        os._exit(0)  # the demo is gone: so are we
+
+    def waiting(self) -> bool:
+        return not self._lines.empty()
+
+    def next(self) -> str:
+        return self._lines.get()
 
 
 def read_everything(spark: SparkSession, mode: str, args: argparse.Namespace) -> tuple[int, float]:
@@ -97,6 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--servers", required=True)
     parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
     spark = session(
@@ -112,11 +144,15 @@ def main() -> None:
     read_everything(spark, "push", args)  # the first query pays for Spark's own start
     report(event="ready")
     start = "earliest"
+    lines = Lines()
     for mode in ("push", "pull"):
-        sys.stdin.readline()
+        lines.next()
         phase = Phase(spark, mode, start, args)
         report(event="started", mode=mode)
-        until = json.loads(sys.stdin.readline() or "{}")
+        while not lines.waiting():
+            phase.tell()
+            time.sleep(0.1)
+        until = json.loads(lines.next())
         ends = phase.finish({int(partition): end for partition, end in until.items()})
         start = json.dumps({args.topic: json.loads(ends)})
         report(event="finished", mode=mode)
@@ -126,7 +162,6 @@ def main() -> None:
             records, seconds = read_everything(spark, mode, args)
             speeds[mode] = {"records": records, "seconds": seconds}
     report(event="replay", **speeds)
-    threading.Timer(5, lambda: sys.exit(0)).start()
     spark.stop()
 
 

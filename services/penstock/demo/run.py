@@ -117,7 +117,11 @@ class Demo:
             if time.monotonic() > deadline or self._producer.poll() is not None:
                 raise DemoFailed(f"the producer did not start: {self._tail('producer')}")
             time.sleep(0.05)
-        self._job = self._start("job", "penstock.demo.job", "--servers", self._kafka, "--topic", TOPIC)
+        self._job = self._start(
+            "job",
+            "penstock.demo.job",
+            *("--servers", self._kafka, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
+        )
         threading.Thread(target=self._listen, args=(self._job.stdout,), daemon=True).start()
         self._wait_for("ready", 120)
 

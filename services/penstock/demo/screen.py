@@ -70,7 +70,7 @@ class Live:
 
 def comparison(modes: dict[str, ModeFigures]) -> Table:
     table = Table(title="push against pull, the same job on the same topic")
-    for name in ("", "streamed", "p50", "p99", "broker CPU", "fetches", "read again at"):
+    for name in ("", "streamed", "latency p50", "p99", "broker CPU", "fetches", "read again at"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for name, figures in modes.items():
         table.add_row(name, *figures.row())

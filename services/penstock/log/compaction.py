@@ -44,9 +44,6 @@ def wants_compaction(partition: PartitionLog, now_ms: int) -> bool:
     """Whether enough of the cleanable part has never been cleaned."""
     if not partition.config.compact:
         return False
-    newest = partition.segments[-1] if partition.segments else None
-    if newest is not None and newest.size and now_ms - newest.created_ms > partition.config.segment_ms:
-        partition.roll()
     segments = _cleanable(partition, now_ms)
     total = sum(segment.size for segment in segments)
     dirty = sum(segment.size for segment in segments if segment.base_offset >= partition.cleaned_to)

@@ -31,21 +31,22 @@ class Summary(NamedTuple):
 
 
 class SparseIndex:
-    __slots__ = ("_last", "offsets", "positions", "times")
+    __slots__ = ("next_at", "offsets", "positions", "times")
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.positions = array("q")
         self.times = array("q")
-        self._last = -INTERVAL
+        self.next_at = 0
+        """The position from which on the next entry is wanted; the append path looks before it calls."""
 
     def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
         """Called for every batch; keeps one in a while."""
-        if position - self._last >= INTERVAL:
+        if position >= self.next_at:
             self.offsets.append(offset)
             self.positions.append(position)
             self.times.append(max_timestamp_before)
-            self._last = position
+            self.next_at = position + INTERVAL
 
     def position_for_offset(self, offset: int) -> int:
         """Where to begin walking for the batch that holds `offset`."""
@@ -90,5 +91,5 @@ class SparseIndex:
             column.frombytes(encoded[start : start + 8 * count])
             start += 8 * count
         if count:
-            index._last = index.positions[-1]
+            index.next_at = index.positions[-1] + INTERVAL
         return index, Summary(size, next_offset, max_timestamp)

@@ -32,6 +32,8 @@ from penstock.wire.records import encode_batch
 CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
 _PLACES_REMEMBERED: Final = 64
+_APPEND: Final = PartitionControl.APPEND
+_COMMIT: Final = PartitionControl.COMMIT
 
 
 class CeilingReached(Exception):
@@ -89,7 +91,8 @@ class PartitionLog:
         self.memory_directory = memory_directory
         self.disk_directory = disk_directory
         self.control = control
-        self.config = config
+        self._words = control.words
+        self.configure(config)
         self.segments: list[Segment] = []
         self._bases: list[int] = []
         self.log_start = 0
@@ -139,6 +142,12 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    def configure(self, config: LogConfig) -> None:
+        """Take new settings, and what the append path needs of them in the quickest form."""
+        self.config = config
+        self._stamps_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
+        self._commits_at_once = config.durability is Durability.MEMORY
+
     # Writing
 
     def append(self, header: BatchHeader, records: Buffer) -> AppendResult:
@@ -159,32 +168,33 @@ class PartitionLog:
         if end > self.ceiling:
             raise CeilingReached
         segment = self.segments[-1] if self.segments else None
-        if segment is None or segment.room < len(records) or self._is_old(segment):
-            segment = self._roll(len(records))
+        size = len(records)
+        if segment is None or segment.room < size:
+            segment = self._roll(size)
         append_time = -1
         max_timestamp = header.max_timestamp
-        if self.config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if self._stamps_time:
             append_time = max_timestamp = self._clock()
             records = bytearray(records)
             batch.stamp_append_time(records, append_time)
         segment.append(records, base, self.leader_epoch, end, max_timestamp)
         self.log_end = end
-        words = self.control.words
-        words[PartitionControl.APPEND] = end
+        words = self._words
+        words[_APPEND] = end
         if idempotent:
             self.producers.record(header, base, self._clock())
         self.records_in += header.record_count
-        self.bytes_in += len(records)
-        if self.replicated or self.config.durability is Durability.DISK:
+        self.bytes_in += size
+        if self._commits_at_once and not self.replicated:
+            segment.committed = segment.size
+            self.high_watermark = end
+            words[_COMMIT] = end
+            if self._waiters:
+                self.wake()
+        else:
             self._pending.append((end, segment, segment.size))
             if self.on_append is not None:
                 self.on_append(self)
-        else:
-            segment.committed = segment.size
-            self.high_watermark = end
-            words[PartitionControl.COMMIT] = end
-            if self._waiters:
-                self.wake()
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -205,11 +215,11 @@ class PartitionLog:
         if not located or located[-1].position + located[-1].header.size != len(run):
             raise ValueError(f"{self}: {len(run)} bytes that are not whole batches")
         segment = self.segments[-1] if self.segments else None
-        if segment is None or segment.room < len(run) or self._is_old(segment):
+        if segment is None or segment.room < len(run):
             segment = self._roll(len(run))
         segment.extend(run, located)
         self.log_end = end
-        self.control.words[PartitionControl.APPEND] = end
+        self.control.words[_APPEND] = end
         self._pending.append((end, segment, segment.size))
         began = False
         now = self._clock()
@@ -272,7 +282,7 @@ class PartitionLog:
         self.log_end = offset
         self.durable_end = min(self.durable_end, offset)
         self.cleaned_to = min(self.cleaned_to, offset)
-        self.control.words[PartitionControl.APPEND] = offset
+        self.control.words[_APPEND] = offset
         self._begin_segment(memory)
         self.producers = rebuild_producers(self.segments, self._clock())
         self._note_oldest()
@@ -291,8 +301,8 @@ class PartitionLog:
         self.log_start = self.log_end = self.high_watermark = offset
         self.durable_end = self.cleaned_to = offset
         self.control.log_start = offset
-        self.control.words[PartitionControl.APPEND] = offset
-        self.control.words[PartitionControl.COMMIT] = offset
+        self.control.words[_APPEND] = offset
+        self.control.words[_COMMIT] = offset
         self._begin_segment(memory)
         self._note_oldest()
         return dropped
@@ -305,7 +315,7 @@ class PartitionLog:
             segment.committed = position
             moved = True
         if moved:
-            self.control.words[PartitionControl.COMMIT] = self.high_watermark
+            self.control.words[_COMMIT] = self.high_watermark
             self.wake()
 
     def skip_to(self, offset: int) -> None:
@@ -315,8 +325,11 @@ class PartitionLog:
             filler = encode_batch([], base_offset=self.log_end, last_offset_delta=delta)
             self.append(batch.read_header(filler), filler)
 
-    def _is_old(self, segment: Segment) -> bool:
-        return segment.size > 0 and self._clock() - segment.created_ms > self.config.segment_ms
+    def roll_if_old(self) -> None:
+        """Seal the newest segment once it has its age (`segment.ms`)."""
+        newest = self.segments[-1] if self.segments else None
+        if newest is not None and self._clock() - newest.created_ms > self.config.segment_ms:
+            self.roll()
 
     def _roll(self, need: int) -> Segment:
         """A new newest segment with room for `need` bytes; the old one is sealed after it exists."""
@@ -546,8 +559,8 @@ class PartitionLog:
         self._note_oldest()
         self.control.newest_base = segments[-1].base_offset if segments and segments[-1].is_hot else -1
         self.control.log_start = self.log_start
-        self.control.words[PartitionControl.APPEND] = self.log_end
-        self.control.words[PartitionControl.COMMIT] = self.high_watermark
+        self.control.words[_APPEND] = self.log_end
+        self.control.words[_COMMIT] = self.high_watermark
 
     def close(self) -> None:
         """The log is gone or goes: wake those who wait, show readers that this is over."""

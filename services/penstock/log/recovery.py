@@ -203,11 +203,13 @@ def _adopt(memory: SegmentMemory, disk_directory: Path, now_ms: int, *, newest: 
                 "move the file away to go on from the copy on disk; then restart"
             )
         segment.size = end
+        segment.room = memory.capacity - end
         memory.words[WRITTEN] = end
     else:
         segment.index = None
         segment.next_offset = memory.next_base
         segment.sealed = True
+        segment.room = 0
     try:
         segment.flushed = min(segment.path.stat().st_size, segment.size)
     except FileNotFoundError:

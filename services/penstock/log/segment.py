@@ -39,6 +39,7 @@ class Segment:
         "memory",
         "next_offset",
         "path",
+        "room",
         "sealed",
         "size",
     )
@@ -49,6 +50,8 @@ class Segment:
         self.next_offset = base_offset
         self.memory = memory
         self.size = 0
+        self.room = memory.capacity if memory is not None else 0
+        """Bytes that can still be appended; nothing once it is sealed."""
         self.committed = 0
         """Bytes that readers may have: the part below the high watermark."""
         self.flushed = 0
@@ -64,10 +67,6 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}..{self.next_offset}, {self.size} bytes)"
-
-    @property
-    def room(self) -> int:
-        return 0 if self.memory is None or self.sealed else self.memory.capacity - self.size
 
     @property
     def is_hot(self) -> bool:
@@ -89,12 +88,14 @@ class Segment:
         start = _DATA + self.size
         end = start + size
         memory.view[start:end] = records
-        batch.stamp(memory.view, start, base_offset, leader_epoch)
-        self.index.add(base_offset, self.size, self.max_timestamp)
+        batch.stamp_fresh(memory.view, start, base_offset, size - batch.LENGTH_PREFIX, leader_epoch)
+        if self.size >= self.index.next_at:
+            self.index.add(base_offset, self.size, self.max_timestamp)
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             memory.words[MAX_TIME] = max_timestamp
         self.size += size
+        self.room -= size
         self.next_offset = next_offset
         memory.words[WRITTEN] = self.size
 
@@ -127,6 +128,7 @@ class Segment:
 
     def seal(self, next_base: int) -> None:
         self.sealed = True
+        self.room = 0
         if self.memory is not None:
             self.memory.seal(next_base)
 

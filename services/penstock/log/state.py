@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,9 +47,11 @@ def _decode(row: tuple[Any, ...]) -> PartitionRecord:
 
 
 class LocalState:
-    """Safe to call from one thread at a time; every `save` is on disk when it returns."""
+    """Called by the write-behind thread and, when partitions are opened, by the event loop. What `save` was
+    given is on disk when it returns."""
 
     def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._connection.execute("pragma journal_mode=wal")
         self._connection.execute("pragma synchronous=full")
@@ -83,18 +86,17 @@ class LocalState:
             for record in records
         ]
         if rows:
-            with self._connection:
+            with self._lock, self._connection:
                 self._connection.execute("begin immediate")
                 self._connection.executemany(
                     "insert or replace into partition_state values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
                 )
 
     def forget(self, topic_id: bytes, partition: int | None = None) -> None:
-        if partition is None:
-            self._connection.execute("delete from partition_state where topic_id = ?", (topic_id,))
-        else:
+        with self._lock:
             self._connection.execute(
-                "delete from partition_state where topic_id = ? and partition = ?", (topic_id, partition)
+                "delete from partition_state where topic_id = ?1 and (?2 is null or partition = ?2)",
+                (topic_id, partition),
             )
 
     def close(self) -> None:

@@ -277,7 +277,7 @@ class LogStore:
     def configure(self, topic_id: bytes, config: LogConfig) -> None:
         for (owner, _), partition in self.logs.items():
             if owner == topic_id:
-                partition.config = config
+                partition.configure(config)
 
     async def delete(self, topic: str, topic_id: bytes) -> None:
         """Forget a topic: readers see GONE, memory comes back, files go."""
@@ -417,6 +417,7 @@ class LogStore:
                 if partition.deleted or partition.damage is not None:
                     continue
                 try:
+                    partition.roll_if_old()
                     await self._retain(partition)
                     if wants_compaction(partition, self._clock()):
                         await compact(partition, self.write_behind, self._clock())

@@ -50,6 +50,7 @@ _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _PLACE: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _EPOCH: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">qii")
 _OFFSET: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 
@@ -115,6 +116,13 @@ def stamp(buffer: memoryview | bytearray, position: int, base_offset: int, leade
     """Set what the leader decides: both fields lie outside the CRC."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + LEADER_EPOCH, leader_epoch)
+
+
+def stamp_fresh(
+    buffer: memoryview, position: int, base_offset: int, batch_length: int, leader_epoch: int
+) -> None:
+    """The same in one store, for a batch whose length is known: they are neighbours."""
+    _HEAD.pack_into(buffer, position, base_offset, batch_length, leader_epoch)
 
 
 def stamp_append_time(batch: bytearray, timestamp: int) -> None:
