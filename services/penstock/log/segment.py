@@ -107,11 +107,13 @@ class Segment:
         start = _DATA + self.size
         memory.view[start : start + len(run)] = run
         for position, header in located:
-            self.index.add(header.base_offset, self.size + position, self.max_timestamp)
+            if self.size + position >= self.index.next_at:
+                self.index.add(header.base_offset, self.size + position, self.max_timestamp)
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
         memory.words[MAX_TIME] = self.max_timestamp
         self.size += len(run)
+        self.room -= len(run)
         self.next_offset = located[-1].header.next_offset
         memory.words[WRITTEN] = self.size
 
