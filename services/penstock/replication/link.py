@@ -350,8 +350,8 @@ class Link:
             "handshake": backup.handshake,
         }
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
-        if cut is None and not entry["epochs"] and entry["end"] == entry["start"] == partition.log_start:
-            cut = entry["end"]  # both have nothing older than that
+        if cut is None and entry["end"] == 0 == partition.log_start:
+            cut = 0  # it has nothing at all
         if cut is None or cut < partition.log_start or cut < entry["start"]:
             return answer | {"cut": None, "reset": partition.log_start}
         return answer | {"cut": cut, "reset": None}

@@ -626,6 +626,7 @@ class Replicator:
             now = self.now()
             if now - before > suspicion / 2:
                 # We were away ourselves (stopped, starved): what the others said still waits in the sockets.
+                log.warning("this broker stood still for %.2f s", now - before)
                 for link in self.links.values():
                     link.heard_at = now
                 for inbound in self._inbound:
