@@ -91,10 +91,25 @@ class Settings(BaseSettings):
     topic_defaults: dict[str, str] = Field(
         default_factory=dict, description="topic configs that differ from Kafka's defaults"
     )
+    cluster: str | None = Field(
+        None, description="etcd endpoints, like http://10.0.0.1:2379,...; without it this is a single node"
+    )
+    cluster_prefix: str = Field("/penstock", description="where in etcd this cluster's keys are")
+    replication_listen: str = Field("127.0.0.1:9093", description="where other brokers connect")
+    replication_advertise: str | None = Field(
+        None, description="what other brokers are told to connect to, if not the listen address"
+    )
+    default_replication: int = Field(
+        2, ge=1, le=3, description="replicas of topics made without a number, in a cluster"
+    )
+    suspicion_ms: int = Field(
+        300, ge=50, description="silence after which a broker counts as dead: its backups take over"
+    )
+    lease_seconds: float = Field(5.0, ge=2, description="a broker out of touch with etcd is seen after this")
     log_level: str = Field("info", description="debug, info, warning or error")
     log_json: bool = Field(False, description="log lines as JSON")
 
-    @field_validator("listen", "http", "advertise")
+    @field_validator("listen", "http", "advertise", "replication_listen", "replication_advertise")
     @classmethod
     def _is_address(cls, value: str | None) -> str | None:
         if value is None:

@@ -25,9 +25,11 @@ from harness import BrokerProcess, eventually
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
-
 ROUNDS = int(os.environ.get("PENSTOCK_KILL_ROUNDS", "1"))
+PATIENCE = 240.0
+"""A busy machine takes minutes to start a driver and its executors."""
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(PATIENCE * (ROUNDS + 2))]
 
 DRIVER = """
 import sys
@@ -66,13 +68,13 @@ class Query:
 
     def await_commit(self) -> None:
         before = self._commits()
-        eventually(lambda: self._commits() > before, timeout=120, interval=0.1)
+        eventually(lambda: self._commits() > before, timeout=PATIENCE, interval=0.1)
 
     def _commits(self) -> int:
         return len(list(self._directory.glob("checkpoint/commits/[0-9]*")))
 
     def await_numbers(self, spark: SparkSession, expected: Counter[int]) -> None:
-        eventually(lambda: self._numbers(spark) == expected, timeout=120, interval=2)
+        eventually(lambda: self._numbers(spark) == expected, timeout=PATIENCE, interval=2)
 
     def _numbers(self, spark: SparkSession) -> Counter[int]:
         rows = spark.read.parquet(str(self._directory / "out")).select("number").collect()

@@ -26,6 +26,8 @@ from typing import Any, Final, Self
 PENSTOCK: Final = (sys.executable, "-m", "penstock.cli.main")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _KB: Final = 1024
+_DIES_WITH_US: Final = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""So that even kill -9 of the runner leaves no process."""
 
 
 class ProcessFailed(Exception):

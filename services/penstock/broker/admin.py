@@ -48,7 +48,9 @@ class AdminHandlers:
                 name,
                 count,
                 {entry.name: entry.value for entry in wanted.configs if entry.value is not None},
-                1 if wanted.replication_factor == -1 else wanted.replication_factor,
+                self._context.defaults.replication
+                if wanted.replication_factor == -1
+                else wanted.replication_factor,
                 {entry.partition_index: list(entry.broker_ids) for entry in wanted.assignments},
                 validate_only=validate_only,
             )
@@ -135,6 +137,8 @@ class AdminHandlers:
                     if not 0 <= offset <= log.high_watermark:
                         raise KafkaError(ErrorCode.offset_out_of_range)
                     await self._context.store.delete_records(log, offset)
+                    if self._context.cluster is not None:
+                        await self._context.cluster.replicator.told(log)
                     partitions.append(
                         {
                             "partition_index": index,
@@ -156,7 +160,10 @@ class AdminHandlers:
                 "producer_id": -1,
                 "producer_epoch": -1,
             }
-        producer_id = await self._context.registry.next_producer_id()
+        try:
+            producer_id = await self._context.registry.next_producer_id()
+        except KafkaError as error:
+            return {"error_code": error.code, "producer_id": -1, "producer_epoch": -1}
         return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
 
     # Configs

@@ -16,17 +16,24 @@ class ServedTopic:
     topic: Topic
     topic_id: bytes
     logs: list[PartitionLog] = field(default_factory=list)
+    """Those of its partitions that have a replica on this broker."""
+    replicas: dict[int, PartitionLog] = field(default_factory=dict)
+    """The same by partition."""
 
     def log(self, index: int) -> PartitionLog:
         """The log of a partition that can be served, or the error a client gets for it."""
-        if not 0 <= index < len(self.logs):
-            raise KafkaError(
-                ErrorCode.unknown_topic_or_partition, f"there is no partition {self.topic.name}-{index}"
-            )
-        log = self.logs[index]
-        if log.damage is not None:
-            raise KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        log = self.replicas.get(index)
+        if log is None or not log.leading:
+            raise self._refusal(index, log)
         return log
+
+    def _refusal(self, index: int, log: PartitionLog | None) -> KafkaError:
+        name = f"{self.topic.name}-{index}"
+        if not 0 <= index < len(self.topic.partitions):
+            return KafkaError(ErrorCode.unknown_topic_or_partition, f"there is no partition {name}")
+        if log is not None and log.damage is not None:
+            return KafkaError(ErrorCode.kafka_storage_error, log.damage)
+        return KafkaError(ErrorCode.not_leader_or_follower, f"{name} is not led by this broker")
 
 
 class Catalog:
@@ -35,12 +42,14 @@ class Catalog:
         self.by_id: dict[bytes, ServedTopic] = {}
 
     def put(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
-        served = ServedTopic(topic, topic.topic_id.bytes, list(logs))
+        here = list(logs)
+        served = ServedTopic(topic, topic.topic_id.bytes, here, {log.partition: log for log in here})
         self.by_name[topic.name] = self.by_id[served.topic_id] = served
 
     def remove(self, name: str) -> None:
-        served = self.by_name.pop(name)
-        del self.by_id[served.topic_id]
+        served = self.by_name.pop(name, None)
+        if served is not None:
+            self.by_id.pop(served.topic_id, None)
 
     def find(self, name: str, index: int) -> PartitionLog:
         served = self.by_name.get(name)
@@ -60,7 +69,7 @@ class Catalog:
 
     def has_partition(self, name: str, partition: int) -> bool:
         served = self.by_name.get(name)
-        return served is not None and 0 <= partition < len(served.logs)
+        return served is not None and 0 <= partition < len(served.topic.partitions)
 
     def __iter__(self) -> Iterator[ServedTopic]:
         return iter(self.by_name.values())

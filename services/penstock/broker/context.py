@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.broker.catalog import Catalog
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import TopicRegistry
 from penstock.log.store import LogStore
+
+if TYPE_CHECKING:
+    from penstock.broker.cluster import ClusterNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class TopicDefaults:
     partitions: int
     auto_create: bool
     offsets_partitions: int
+    replication: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +52,5 @@ class BrokerContext:
     stats: RequestStats
     defaults: TopicDefaults
     on_topic_deleted: list[Callable[[str], None]]
+    cluster: ClusterNode | None = None
+    """None: the only broker there is."""

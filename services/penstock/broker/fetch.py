@@ -115,6 +115,8 @@ class FetchHandler:
                 log = wanted.log
                 error = wanted.error
                 records: memoryview | bytes = b""
+                if log is not None and not log.leading:
+                    error = ErrorCode.not_leader_or_follower  # it was lost while this request waited
                 if log is not None and error is ErrorCode.none:
                     try:
                         limit = min(wanted.limit, left)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.context import BrokerContext
+from penstock.broker.groups.journal import partition_for
 from penstock.broker.topics import TopicKeeper
+from penstock.cluster.membership import BrokerInfo
 from penstock.cluster.topics import Topic, check_topic_name
 from penstock.wire.apis import SUPPORTED
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -44,9 +46,9 @@ class MetadataHandlers:
             topics = [await self._find(entry, create, version) for entry in wanted]
         context = self._context
         return {
-            "brokers": [self._broker()],
+            "brokers": self._brokers(),
             "cluster_id": context.registry.cluster_id,
-            "controller_id": context.broker_id,
+            "controller_id": self._controller(),
             "topics": topics,
         }
 
@@ -74,16 +76,17 @@ class MetadataHandlers:
 
     def _describe(self, topic: Topic) -> Tree:
         served = self._context.catalog.by_name.get(topic.name)
+        own = self._context.broker_id
         partitions = []
         for index, info in enumerate(topic.partitions):
-            damaged = (
-                served is not None and index < len(served.logs) and served.logs[index].damage is not None
-            )
+            here = served.replicas.get(index) if served is not None and info.leader == own else None
+            damaged = here is not None and here.damage is not None
+            vacant = damaged or info.leader < 0
             partitions.append(
                 {
-                    "error_code": ErrorCode.leader_not_available if damaged else ErrorCode.none,
+                    "error_code": ErrorCode.leader_not_available if vacant else ErrorCode.none,
                     "partition_index": index,
-                    "leader_id": -1 if damaged else info.leader,
+                    "leader_id": -1 if vacant else info.leader,
                     "leader_epoch": info.leader_epoch,
                     "replica_nodes": info.replicas,
                     "isr_nodes": info.in_sync,
@@ -97,6 +100,28 @@ class MetadataHandlers:
             "is_internal": topic.is_internal,
             "partitions": partitions,
         }
+
+    def _brokers(self) -> list[Tree]:
+        cluster = self._context.cluster
+        if cluster is None:
+            return [self._broker()]
+        return [_broker(info) for info in cluster.brokers().values()]
+
+    def _controller(self) -> int:
+        cluster = self._context.cluster
+        return self._context.broker_id if cluster is None else cluster.controller
+
+    def _coordinator(self, group: str, error: ErrorCode, message: str | None) -> Tree:
+        cluster = self._context.cluster
+        broker = self._broker()
+        if cluster is not None and error is ErrorCode.none:
+            found = cluster.coordinator_of(partition_for(group, self._context.defaults.offsets_partitions))
+            if found is None:
+                error, message = ErrorCode.coordinator_not_available, "its partition has no leader yet"
+                broker = {**broker, "node_id": -1, "host": "", "port": -1}
+            else:
+                broker = _broker(found)
+        return {**broker, "error_code": error, "error_message": message}
 
     def _broker(self) -> Tree:
         address = self._context.address()
@@ -117,14 +142,27 @@ class MetadataHandlers:
             message = "transactions are not supported yet"
         elif kind != _GROUP:
             error, message = ErrorCode.invalid_request, f"no coordinator for keys of type {kind}"
-        answer = {**self._broker(), "error_code": error, "error_message": message}
+        answer = self._coordinator(getattr(request, "key", None) or "", error, message)
         keys = getattr(request, "coordinator_keys", ())
-        return {**answer, "coordinators": [{**answer, "key": key} for key in keys]}
+        return {
+            **answer,
+            "coordinators": [{**self._coordinator(key, error, message), "key": key} for key in keys],
+        }
 
     def describe_cluster(self, request: Any, version: int) -> Tree:
         return {
             "error_code": ErrorCode.none,
             "cluster_id": self._context.registry.cluster_id,
-            "controller_id": self._context.broker_id,
-            "brokers": [self._broker()],
+            "controller_id": self._controller(),
+            "brokers": self._brokers(),
         }
+
+
+def _broker(info: BrokerInfo) -> Tree:
+    return {
+        "node_id": info.broker_id,
+        "broker_id": info.broker_id,
+        "host": info.host,
+        "port": info.port,
+        "rack": info.rack,
+    }

@@ -203,8 +203,8 @@ def group_lag(groups: Iterable[GroupView], catalog: Catalog) -> Iterator[Metric]
     for group in groups:
         for (topic, partition), committed in group.offsets.items():
             served = catalog.by_name.get(topic)
-            if served is not None and partition < len(served.logs):
-                lag = max(0, served.logs[partition].high_watermark - committed.offset)
+            if served is not None and partition in served.replicas:
+                lag = max(0, served.replicas[partition].high_watermark - committed.offset)
                 lags[group.group_id, topic].append(lag)
     return _lag_metrics("group", lags)
 
@@ -213,8 +213,8 @@ def reader_lag(slots: Iterable[ReaderSlot], catalog: Catalog) -> Iterator[Metric
     lags: dict[tuple[str, str], list[int]] = defaultdict(list)
     for slot in slots:
         served = catalog.by_id.get(slot.topic_id)
-        if served is not None and 0 <= slot.partition < len(served.logs):
-            lag = max(0, served.logs[slot.partition].high_watermark - slot.finished)
+        if served is not None and slot.partition in served.replicas:
+            lag = max(0, served.replicas[slot.partition].high_watermark - slot.finished)
             lags[slot.label, served.topic.name].append(lag)
     return _lag_metrics("reader", lags)
 

@@ -49,6 +49,9 @@ class OffsetHandlers:
         return {"topics": topics}
 
     async def _find(self, log: PartitionLog, timestamp: int) -> seek.Found:
+        if log.high_watermark < log.epoch_start and timestamp not in (EARLIEST, EARLIEST_LOCAL):
+            # A new leader doesn't know yet how far its predecessor had committed (rule R8).
+            raise KafkaError(ErrorCode.offset_not_available, f"{log} was elected a moment ago")
         if timestamp == LATEST:
             return seek.Found(log.high_watermark, -1)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):

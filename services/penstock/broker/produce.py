@@ -38,11 +38,12 @@ _Todo = tuple[ServedTopic | KafkaError, ProducedPartition, list[PartitionAnswer]
 class _Wait:
     """One partition whose records are appended and not committed yet."""
 
-    __slots__ = ("answers", "log", "offset", "slot")
+    __slots__ = ("answers", "log", "offset", "slot", "term")
 
     def __init__(self, log: PartitionLog, offset: int, answers: list[PartitionAnswer]) -> None:
         self.log = log
         self.offset = offset
+        self.term = log.term
         self.answers = answers
         self.slot = len(answers)
 
@@ -104,6 +105,8 @@ class ProduceHandler:
         header = batch.check_produced(records, config.max_message_bytes)
         if config.compact:
             _check_keys(records)
+        if acks == _ALL and log.short_of_replicas:
+            raise KafkaError(ErrorCode.not_enough_replicas, f"{log} has too few replicas in sync")
         result = log.append(header, records)
         if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
             waits.append(_Wait(log, result.next_offset, answers))
@@ -196,11 +199,9 @@ class ProduceHandler:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(timeout_ms, 0) / 1000
         for wait in waits:
-            if not await committed(wait.log, wait.offset, deadline):
-                code = (
-                    ErrorCode.unknown_topic_or_partition if wait.log.deleted else ErrorCode.request_timed_out
-                )
-                error = KafkaError(code, "appended, not committed in time")
+            code = await committed(wait.log, wait.offset, wait.term, deadline)
+            if code is not ErrorCode.none:
+                error = KafkaError(code, "appended, not committed")
                 wait.answers[wait.slot] = self._failed(wait.answers[wait.slot].partition, error)
         return Reply((produce.write_produce(head, answers),))
 
@@ -211,23 +212,33 @@ def _find(served: ServedTopic | KafkaError, index: int) -> PartitionLog:
     return served.log(index)
 
 
-async def committed(log: PartitionLog, offset: int, deadline: float) -> bool:
-    """Wait until everything below `offset` is committed; False at the deadline or when the log goes."""
+async def committed(log: PartitionLog, offset: int, term: int, deadline: float) -> ErrorCode:
+    """Wait until everything below `offset` is committed by the leadership that appended it.
+
+    Or until that can't be any more, or not now: then the error that a producer gets.
+    """
     loop = asyncio.get_running_loop()
-    while log.high_watermark < offset:
+    while True:
+        if log.deleted:
+            return ErrorCode.unknown_topic_or_partition
+        if log.term != term:
+            return ErrorCode.not_leader_or_follower  # whatever is at `offset` now may be somebody else's
+        if log.high_watermark >= offset:
+            return ErrorCode.none
+        if log.short_of_replicas:
+            return ErrorCode.not_enough_replicas_after_append
         left = deadline - loop.time()
-        if left <= 0 or log.deleted:
-            return False
+        if left <= 0:
+            return ErrorCode.request_timed_out
         moved: asyncio.Future[None] = loop.create_future()
         wake = partial(_ring, moved)
         log.wait(wake)
         try:
             await asyncio.wait_for(moved, left)
         except TimeoutError:
-            return log.high_watermark >= offset
+            pass  # looked at once more above
         finally:
             log.stop_waiting(wake)
-    return True
 
 
 def _ring(bell: asyncio.Future[None]) -> None:

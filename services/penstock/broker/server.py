@@ -19,6 +19,7 @@ from typing import IO, Final
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.buffers import BufferPool
 from penstock.broker.catalog import Catalog
+from penstock.broker.cluster import ClusterKeeper, ClusterNode
 from penstock.broker.connection import Connection
 from penstock.broker.context import Address, BrokerContext, TopicDefaults
 from penstock.broker.dispatch import Dispatcher, GroupHandler, Handler
@@ -32,7 +33,9 @@ from penstock.broker.offsetslog import ConsumerOffsets
 from penstock.broker.produce import ProduceHandler
 from penstock.broker.stats import RequestStats
 from penstock.broker.topics import TopicKeeper
-from penstock.cluster.metadata import SqliteMetadata
+from penstock.cluster.directory import ClusterDirectory
+from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.metadata import MetadataStore, SqliteMetadata
 from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
 from penstock.log.store import LogStore
 from penstock.settings import Settings
@@ -73,8 +76,7 @@ class Broker:
         self._socket = _bind(wanted)
         self.listen_address = Address(wanted.host, self._socket.getsockname()[1])
         self.http = HttpServer(settings.http)
-        self.metadata_store = SqliteMetadata(settings.data_dir / "metadata.db")
-        self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
+        directory = self._open_metadata()
         await self.registry.load()
         self.store = LogStore(
             broker_id=settings.broker_id,
@@ -84,6 +86,10 @@ class Broker:
             retention_seconds=settings.retention_check_seconds,
         )
         self.buffers = BufferPool(settings.request_memory)
+        self.cluster = None
+        if directory is not None:
+            assert isinstance(self.metadata_store, EtcdMetadata)
+            self.cluster = ClusterNode(settings, self.metadata_store, directory, self.store, self.catalog)
         self.context = BrokerContext(
             broker_id=settings.broker_id,
             rack=settings.rack,
@@ -93,11 +99,17 @@ class Broker:
             store=self.store,
             stats=self.stats,
             defaults=TopicDefaults(
-                settings.default_partitions, settings.auto_create_topics, settings.offsets_partitions
+                settings.default_partitions,
+                settings.auto_create_topics,
+                settings.offsets_partitions,
+                settings.default_replication if self.cluster is not None else 1,
             ),
             on_topic_deleted=[self._forget_topic],
+            cluster=self.cluster,
         )
         self.keeper = TopicKeeper(self.context)
+        if directory is not None:
+            self.keeper = ClusterKeeper(self.context, directory)
         self.offsets_log = ConsumerOffsets(self.context)
         self.groups = GroupCoordinator(
             self.offsets_log,
@@ -105,6 +117,33 @@ class Broker:
             GroupSettings(initial_rebalance_delay_ms=settings.group_initial_rebalance_ms),
         )
         self.store.start()
+        if self.cluster is None:
+            await self._serve_all()
+        self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
+        self._dispatcher = self._wire_up()
+        await self._listen()
+        if self.cluster is not None:
+            assert isinstance(self.keeper, ClusterKeeper)
+            await self.cluster.start(self.groups, self.keeper, self.address())
+        self._spawn(self._expire_groups())
+        self.ready = True
+        await self.http.start(self)
+
+    def _open_metadata(self) -> ClusterDirectory | None:
+        """The store and the registry on it: embedded for a single node, etcd for one of several."""
+        settings = self.settings
+        if not settings.cluster:
+            self.metadata_store: MetadataStore = SqliteMetadata(settings.data_dir / "metadata.db")
+            self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
+            return None
+        endpoints = [endpoint.strip() for endpoint in settings.cluster.split(",") if endpoint.strip()]
+        self.metadata_store = EtcdMetadata(endpoints, settings.cluster_prefix)
+        directory = ClusterDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
+        self.registry = directory
+        return directory
+
+    async def _serve_all(self) -> None:
+        """A single node leads everything from the start."""
         await self.keeper.open_all()
         await self.keeper.ensure(OFFSETS_TOPIC)
         for partition in range(self.offsets_log.partitions):
@@ -113,12 +152,6 @@ class Broker:
             except (CorruptRecords, KafkaError) as error:
                 # Its groups are answered NOT_COORDINATOR; all others are served.
                 log.error("group offsets: partition %d can't be loaded: %s", partition, error)
-        self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
-        self._dispatcher = self._wire_up()
-        await self._listen()
-        self._spawn(self._expire_groups())
-        self.ready = True
-        await self.http.start(self)
 
     def _wire_up(self) -> Dispatcher:
         metadata = MetadataHandlers(self.context, self.keeper)
@@ -184,6 +217,8 @@ class Broker:
     async def stop(self) -> None:
         self._stopping = True
         self.ready = False
+        if self.cluster is not None:
+            await self.cluster.leave()
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -195,6 +230,8 @@ class Broker:
         self.fetch.close()
         for partition in range(self.offsets_log.partitions):
             self.groups.unload(partition)
+        if self.cluster is not None:
+            await self.cluster.stop()
         await asyncio.gather(self.store.stop(), self.http.stop())
         await self.metadata_store.close()
         self._lock.close()

@@ -66,7 +66,7 @@ def _indexes(context: BrokerContext, topic: str, indexes: list[int] | None) -> l
     if indexes is not None:
         return indexes
     served = context.catalog.by_name.get(topic)
-    return list(range(len(served.logs))) if served else [0]
+    return list(range(len(served.topic.partitions))) if served else [0]
 
 
 def _partition(context: BrokerContext, topic: str, index: int) -> dict[str, Any]:

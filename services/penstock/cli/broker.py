@@ -25,6 +25,11 @@ def broker(
     memory: Annotated[str | None, typer.Option(help="Budget for shared memory, like 4GiB.")] = None,
     broker_id: Annotated[int | None, typer.Option(help="This broker's number.")] = None,
     advertise: Annotated[str | None, typer.Option(help="What clients are told to connect to.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="etcd endpoints; without: a single node.")] = None,
+    replication_listen: Annotated[
+        str | None, typer.Option(help="Where other brokers connect, HOST:PORT.")
+    ] = None,
+    rack: Annotated[str | None, typer.Option(help="Where it stands, for placing replicas.")] = None,
     config: Annotated[
         Path | None, typer.Option(envvar="PENSTOCK_CONFIG", help="A TOML file with settings.")
     ] = None,
@@ -54,6 +59,9 @@ def broker(
         "memory": memory,
         "broker_id": broker_id,
         "advertise": advertise,
+        "cluster": cluster,
+        "replication_listen": replication_listen,
+        "rack": rack,
         "log_level": log_level,
         "log_json": log_json,
     }

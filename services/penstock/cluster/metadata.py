@@ -1,8 +1,8 @@
 """The metadata store: a small key-value map with revisions, changed by compare-and-swap only.
 
-One interface, so that a single node (SQLite, below) and a cluster (etcd) run the same broker. Keys are
-paths, values JSON. A revision is a number that grows with every change of that key's store; 0 means the
-key does not exist.
+One interface, so that a single node (SQLite, below) and a cluster (etcd, `etcd.py`) run the same broker.
+Keys are paths, values JSON. A revision is a number that grows with every change of that key's store; 0
+means the key does not exist.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from penstock.wire.errors import ErrorCode, KafkaError
 
 _A = TypeVar("_A")
 _R = TypeVar("_R")
@@ -36,13 +38,36 @@ class Change:
     expected: int
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """News from a watch, in the order of the store's revisions. `whole`: this is all there is, forget the
+    rest; otherwise these keys changed. A deleted key has the value None."""
+
+    entries: tuple[Versioned, ...]
+    whole: bool = False
+
+
+class Unavailable(KafkaError):
+    """The store gave no answer. A swap may have happened, may still happen, or never will (rule R2)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.request_timed_out, message)
+
+
 class MetadataStore(Protocol):
     async def get(self, key: str) -> Versioned | None: ...
 
     async def scan(self, prefix: str) -> list[Versioned]: ...
 
     async def swap(self, changes: Sequence[Change]) -> bool:
-        """All the changes or none; False when a revision was not the expected one."""
+        """All the changes or none; False when a revision was not the expected one.
+
+        Raises Unavailable when the outcome is unknown.
+        """
+        ...
+
+    def watch(self, prefix: str) -> AsyncGenerator[Update, None]:
+        """Everything under `prefix`, then every change to it; goes on by itself after a lost connection."""
         ...
 
     async def close(self) -> None: ...
@@ -60,6 +85,7 @@ class SqliteMetadata:
             " (key text primary key, value text not null, revision integer not null) without rowid"
         )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        self._changed = asyncio.Condition()
 
     async def get(self, key: str) -> Versioned | None:
         return await self._run(self._get, key)
@@ -68,7 +94,26 @@ class SqliteMetadata:
         return await self._run(self._scan, prefix)
 
     async def swap(self, changes: Sequence[Change]) -> bool:
-        return await self._run(self._swap, changes)
+        done = await self._run(self._swap, changes)
+        async with self._changed:
+            self._changed.notify_all()
+        return done
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Update, None]:
+        """Changes made through this object: nobody else has the file."""
+        known: dict[str, Versioned] | None = None
+        while True:
+            async with self._changed:
+                now = {entry.key: entry for entry in await self.scan(prefix)}
+                while now == known:
+                    await self._changed.wait()
+                    now = {entry.key: entry for entry in await self.scan(prefix)}
+            if known is None:
+                yield Update(tuple(now.values()), whole=True)
+            else:
+                gone = [Versioned(key, None, 0) for key in known if key not in now]
+                yield Update((*gone, *(entry for key, entry in now.items() if known.get(key) != entry)))
+            known = now
 
     async def close(self) -> None:
         self._thread.shutdown()

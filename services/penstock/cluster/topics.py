@@ -70,6 +70,9 @@ class TopicRegistry:
     async def load(self) -> None:
         for entry in await self._store.scan("/topics/"):
             self._keep(self._decode(entry))
+        await self._load_cluster_id()
+
+    async def _load_cluster_id(self) -> None:
         found = await self._store.get("/cluster")
         if found is None:
             await self._store.swap([Change("/cluster", {"id": str(uuid.uuid4())}, 0)])
@@ -87,9 +90,6 @@ class TopicRegistry:
         *,
         validate_only: bool = False,
     ) -> Topic:
-        check_topic_name(name)
-        if name in self.by_name:
-            raise KafkaError(ErrorCode.topic_already_exists, f"topic {name} already exists")
         if assignments:
             if sorted(assignments) != list(range(len(assignments))):
                 raise KafkaError(
@@ -105,47 +105,52 @@ class TopicRegistry:
                 ErrorCode.invalid_replication_factor,
                 f"replication factor {replication}: there is one broker here, so it can only be 1",
             )
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise KafkaError(
-                ErrorCode.invalid_partitions,
-                f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}",
-            )
-        topic = Topic(
-            name,
-            uuid.uuid4(),
-            dict(configs),
-            tuple([self._new_partition()] * partitions),
-            0,
-            LogConfig.parse(configs, self.defaults),
-        )
+        topic = self._new_topic(name, configs, [self._new_partition()] * max(0, min(partitions, 1 << 20)))
         if validate_only:
             return topic
         return await self._save(topic)
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
-        topic = self.get(name)
-        if count <= len(topic.partitions):
+    def _new_topic(self, name: str, configs: Mapping[str, str], partitions: list[PartitionInfo]) -> Topic:
+        check_topic_name(name)
+        if name in self.by_name:
+            raise KafkaError(ErrorCode.topic_already_exists, f"topic {name} already exists")
+        if not 1 <= len(partitions) <= MAX_PARTITIONS:
             raise KafkaError(
                 ErrorCode.invalid_partitions,
-                f"topic {name} has {len(topic.partitions)} partitions; it can only get more",
+                f"a topic has 1 to {MAX_PARTITIONS} partitions, not {len(partitions)}",
             )
-        if count > MAX_PARTITIONS:
-            raise KafkaError(ErrorCode.invalid_partitions, f"at most {MAX_PARTITIONS} partitions")
+        parsed = LogConfig.parse(configs, self.defaults)
+        return Topic(name, uuid.uuid4(), dict(configs), tuple(partitions), 0, parsed)
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
+        topic = self.get(name)
+        self._check_growth(topic, count)
         added = tuple([self._new_partition()] * (count - len(topic.partitions)))
         grown = replace(topic, partitions=topic.partitions + added)
         return grown if validate_only else await self._save(grown)
 
+    def _check_growth(self, topic: Topic, count: int) -> None:
+        if count <= len(topic.partitions):
+            raise KafkaError(
+                ErrorCode.invalid_partitions,
+                f"topic {topic.name} has {len(topic.partitions)} partitions; it can only get more",
+            )
+        if count > MAX_PARTITIONS:
+            raise KafkaError(ErrorCode.invalid_partitions, f"at most {MAX_PARTITIONS} partitions")
+
     async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> Topic:
-        topic = self.get(name)
-        changed = replace(topic, configs=dict(configs), log_config=LogConfig.parse(configs, self.defaults))
+        changed = self._configured(self.get(name), configs)
         return changed if validate_only else await self._save(changed)
+
+    def _configured(self, topic: Topic, configs: Mapping[str, str]) -> Topic:
+        return replace(topic, configs=dict(configs), log_config=LogConfig.parse(configs, self.defaults))
 
     async def delete(self, name: str) -> Topic:
         topic = self.get(name)
         if not await self._store.swap([Change(f"/topics/{name}", None, topic.revision)]):
             raise KafkaError(ErrorCode.request_timed_out, f"topic {name} was changed by somebody else")
-        del self.by_name[name]
-        del self.by_id[topic.topic_id.bytes]
+        self.by_name.pop(name, None)  # a watch may have been faster
+        self.by_id.pop(topic.topic_id.bytes, None)
         return topic
 
     async def note_epochs(self, epochs: Mapping[tuple[bytes, int], int]) -> None:

@@ -18,10 +18,12 @@ from typing import Final, NamedTuple
 from penstock.log.config import Durability, LogConfig, TimestampType
 from penstock.log.pool import SMALLEST, SegmentPool
 from penstock.log.producers import ProducerTable
+from penstock.log.recovery import rebuild_producers
 from penstock.log.segment import LOG_SUFFIX, Segment
 from penstock.shm import layout
 from penstock.shm.control import PartitionControl
 from penstock.shm.layout import PartitionState
+from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch
 from penstock.wire.batch import BatchHeader, Buffer
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -36,6 +38,10 @@ _COMMIT: Final = PartitionControl.COMMIT
 
 class CeilingReached(Exception):
     """The next offset is above what was promised to disk (rule R9); the store raises it and goes on."""
+
+
+class WouldLoseCommitted(Exception):
+    """A truncation below the high watermark: somebody elected a leader without committed records."""
 
 
 class AppendResult(NamedTuple):
@@ -94,11 +100,29 @@ class PartitionLog:
         self.high_watermark = 0
         self.ceiling = 0
         self.leader_epoch = 0
+        self.epoch_start = 0
+        """Where this leader's epoch begins: until that is committed, "latest" can't be told (rule R8)."""
+        self.term = 0
+        """Raised whenever leadership ends: what was appended before must not be answered after (rule R4)."""
         self.epochs: list[EpochStart] = []
         self.cleaned_to = 0
         self.producers = ProducerTable()
         self.replicated = False
         """True while commits wait for others; then append never commits by itself."""
+        self.leading = False
+        """Whether this broker may serve it: it leads, and nothing is wrong with the log."""
+        self.short_of_replicas = False
+        """True while fewer are in sync than min.insync.replicas: acks=all is refused (rule R6)."""
+        self.storage_id = 0
+        """Names this very log: another one after losing memory or disk (rule R1)."""
+        self.lost_up_to = 0
+        """Where offsets go on if this log is all there is and its memory was lost (rule R9)."""
+        self.durable_end = 0
+        """How far the log is on disk for certain; kept up only with `durability=disk`."""
+        self.on_append: Callable[[PartitionLog], None] | None = None
+        """Told of every append that others have to get (`replicated`)."""
+        self.on_synced: Callable[[PartitionLog], None] | None = None
+        """Told when `durable_end` moved, if that is not all that a commit needs."""
         self.damage: str | None = None
         """Why this partition can't be served, with what to do about it."""
         self.dirty = False
@@ -166,13 +190,122 @@ class PartitionLog:
             self.high_watermark = end
             words[_COMMIT] = end
             if self._waiters:
-                self._wake()
+                self.wake()
         else:
             self._pending.append((end, segment, segment.size))
+            if self.on_append is not None:
+                self.on_append(self)
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
         return AppendResult(base, end, append_time, False)
+
+    def append_run(self, run: memoryview) -> bool:
+        """Append whole batches as their leader has them, offsets, epochs and all; True if an epoch began.
+
+        Raises MemoryExhausted with nothing changed, ValueError for bytes that don't go on from here.
+        """
+        located = list(batch.walk(run, 0, len(run)))
+        end = self.log_end
+        for position, header in located:
+            whole = run[position : position + header.size]
+            if header.base_offset < end or not batch.crc_matches(whole):
+                raise ValueError(f"{self}: a batch at {header.base_offset} behind {end}, or a torn one")
+            end = header.next_offset
+        if not located or located[-1].position + located[-1].header.size != len(run):
+            raise ValueError(f"{self}: {len(run)} bytes that are not whole batches")
+        segment = self.segments[-1] if self.segments else None
+        if segment is None or segment.room < len(run):
+            segment = self._roll(len(run))
+        segment.extend(run, located)
+        self.log_end = end
+        self.control.words[_APPEND] = end
+        self._pending.append((end, segment, segment.size))
+        began = False
+        now = self._clock()
+        last_epoch = self.epochs[-1].epoch if self.epochs else -1
+        for _, header in located:
+            if header.leader_epoch > last_epoch:
+                last_epoch = header.leader_epoch
+                self.epochs.append(EpochStart(last_epoch, header.base_offset))
+                began = True
+            if header.producer_id != batch.NO_PRODUCER and not header.is_control:
+                self.producers.record(header, header.base_offset, now)
+        self.bytes_in += len(run)
+        if not self.dirty:
+            self.dirty = True
+            self._on_dirty(self)
+        return began
+
+    def synced(self, offset: int) -> None:
+        """Everything below `offset` is on disk for certain (`durability=disk`)."""
+        self.durable_end = max(self.durable_end, min(offset, self.log_end))
+        if self.on_synced is not None:
+            self.on_synced(self)
+        else:
+            self.commit(offset)
+
+    def commit_all(self) -> None:
+        """Nobody else has a say: what was appended is committed, once on disk if the topic wants that."""
+        disk = self.config.durability is Durability.DISK
+        self.commit(self.durable_end if disk else self.log_end)
+
+    def truncate(self, offset: int) -> list[Segment]:
+        """Cut the log to end at `offset`, a batch boundary, and go on in a new segment (rule S2).
+
+        Producers' state goes back with it (rule R5). Returns the segments that are gone and, last, the
+        one that was cut, whose files are still to be dealt with. Raises MemoryExhausted with nothing changed.
+        """
+        if offset < self.high_watermark:
+            raise WouldLoseCommitted(f"{self}: asked to cut at {offset}, committed is {self.high_watermark}")
+        if offset >= self.log_end:
+            return []
+        memory = self._pool.acquire(SMALLEST - layout.SEGMENT_HEADER)
+        touched = []
+        while self.segments and self.segments[-1].base_offset >= offset:
+            touched.append(self._drop_newest())
+        if self.segments and self.segments[-1].next_offset > offset:
+            segment = self.segments[-1]
+            position = segment.position_of(offset) if segment.is_hot else segment.position_on_disk(offset)
+            if position == 0:
+                touched.append(self._drop_newest())
+            else:
+                segment.cut(position, offset)
+                touched.append(segment)
+        self._places.clear()
+        self._pending = deque(entry for entry in self._pending if entry[0] <= offset)
+        reached = self._pending[-1][0] if self._pending else self.high_watermark
+        if reached < offset and self.segments:
+            self._pending.append((offset, self.segments[-1], self.segments[-1].size))
+        while self.epochs and self.epochs[-1].start_offset >= offset:
+            self.epochs.pop()
+        self.log_end = offset
+        self.durable_end = min(self.durable_end, offset)
+        self.cleaned_to = min(self.cleaned_to, offset)
+        self.control.words[_APPEND] = offset
+        self._begin_segment(memory)
+        self.producers = rebuild_producers(self.segments, self._clock())
+        self._note_oldest()
+        return touched
+
+    def reset(self, offset: int) -> list[Segment]:
+        """Forget everything and begin at `offset`, as a copy of a log that has nothing older."""
+        memory = self._pool.acquire(SMALLEST - layout.SEGMENT_HEADER)
+        dropped = []
+        while self.segments:
+            dropped.append(self._drop_newest())
+        self._places.clear()
+        self._pending.clear()
+        self.epochs.clear()
+        self.producers = ProducerTable()
+        self.log_start = self.log_end = self.high_watermark = offset
+        self.durable_end = self.cleaned_to = offset
+        self.control.log_start = offset
+        self.control.words[_APPEND] = offset
+        self.control.words[_COMMIT] = offset
+        self._begin_segment(memory)
+        self._note_oldest()
+        return dropped
 
     def commit(self, offset: int) -> None:
         """Everything below `offset` may be read from now on. Never goes back."""
@@ -182,8 +315,8 @@ class PartitionLog:
             segment.committed = position
             moved = True
         if moved:
-            self.control.words[PartitionControl.COMMIT] = self.high_watermark
-            self._wake()
+            self.control.words[_COMMIT] = self.high_watermark
+            self.wake()
 
     def skip_to(self, offset: int) -> None:
         """Leave out offsets up to `offset`, with an empty batch over the gap that readers step across."""
@@ -214,6 +347,16 @@ class PartitionLog:
             self._bases.pop()
             self._release(previous)
             previous = None
+        segment = self._begin_segment(memory)
+        if previous is not None and not previous.sealed:
+            previous.seal(segment.base_offset)
+            self._on_sealed(self, previous)
+            if not self.dirty:  # the sealed segment's index is still to be written
+                self.dirty = True
+                self._on_dirty(self)
+        return segment
+
+    def _begin_segment(self, memory: SegmentMemory) -> Segment:
         try:
             memory.assign(
                 self.memory_directory / layout.segment_name(self.log_end),
@@ -230,12 +373,6 @@ class PartitionLog:
         self.control.newest_base = segment.base_offset
         if self.control.oldest_base < 0:
             self.control.oldest_base = segment.base_offset
-        if previous is not None and not previous.sealed:
-            previous.seal(segment.base_offset)
-            self._on_sealed(self, previous)
-            if not self.dirty:  # the sealed segment's index is still to be written
-                self.dirty = True
-                self._on_dirty(self)
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         return segment
@@ -304,7 +441,7 @@ class PartitionLog:
         if wake in self._waiters:
             self._waiters.remove(wake)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -316,6 +453,7 @@ class PartitionLog:
         self.control.promised_epoch = max(epoch, self.control.promised_epoch)
         self.leader_epoch = epoch
         self.control.leader_epoch = epoch
+        self.epoch_start = self.log_end
         if not self.epochs or self.epochs[-1].epoch < epoch:
             self.epochs.append(EpochStart(epoch, self.log_end))
 
@@ -323,6 +461,24 @@ class PartitionLog:
         """Let readers in. Until this was done once, recovery takes the control block for an empty shell."""
         self.control.incarnation = incarnation
         self.control.state = PartitionState.LIVE
+        self.leading = self.damage is None
+
+    def promise(self, epoch: int) -> bool:
+        """Refuse every lower epoch from now on (rule R3); False if a higher one was promised already."""
+        if epoch < self.control.promised_epoch:
+            return False
+        self.control.promised_epoch = epoch
+        return True
+
+    def step_down(self) -> None:
+        """Another broker leads, or may: readers here are told, and those who wait for a commit."""
+        self.leading = False
+        self.term += 1
+        self.replicated = True
+        self.on_append = None
+        if self.control.state is not PartitionState.GONE:
+            self.control.state = PartitionState.FENCED
+        self.wake()
 
     def end_offset_for_epoch(self, epoch: int) -> EpochStart:
         """The largest epoch up to `epoch`, and where the one after it begins; (-1, -1) if unknown."""
@@ -347,6 +503,12 @@ class PartitionLog:
             dropped.append(self._drop_oldest())
         self._note_oldest()
         return dropped
+
+    def _drop_newest(self) -> Segment:
+        segment = self.segments.pop()
+        self._bases.pop()
+        self._release(segment)
+        return segment
 
     def _drop_oldest(self) -> Segment:
         segment = self.segments.pop(0)
@@ -387,24 +549,25 @@ class PartitionLog:
         self.log_end = log_end
         self.high_watermark = min(committed, log_end)
         for segment in segments:
-            if segment.next_offset <= self.high_watermark or not segment.is_hot:
+            if segment.next_offset <= self.high_watermark:
                 segment.committed = segment.size
             else:
-                segment.committed = segment.position_of(self.high_watermark)
+                segment.committed = segment.position_of(self.high_watermark) if segment.is_hot else 0
                 self._pending.append((segment.next_offset, segment, segment.size))
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._note_oldest()
         self.control.newest_base = segments[-1].base_offset if segments and segments[-1].is_hot else -1
         self.control.log_start = self.log_start
-        self.control.words[PartitionControl.APPEND] = self.log_end
-        self.control.words[PartitionControl.COMMIT] = self.high_watermark
+        self.control.words[_APPEND] = self.log_end
+        self.control.words[_COMMIT] = self.high_watermark
 
     def close(self) -> None:
         """The log is gone or goes: wake those who wait, show readers that this is over."""
         self.deleted = True
+        self.leading = False
         self.control.state = PartitionState.GONE
-        self._wake()
+        self.wake()
 
     @property
     def size(self) -> int:

@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from penstock.log.index import SparseIndex
@@ -37,6 +38,10 @@ class Recovered:
     """Where offsets go on if what was shown to readers may have been lost; else not above log_end."""
     producers: ProducerTable = field(default_factory=ProducerTable)
     memory_lost: bool = False
+    intact: bool = False
+    """Everything that this log ever acknowledged is still here (rule R1)."""
+    is_prefix: bool = False
+    """If not intact: what is here is at least the beginning of what was."""
     damage: str | None = None
 
 
@@ -72,8 +77,40 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
             end = max(end, control.appended)
         found.committed = control.committed
     found.log_end = end
-    found.producers = _rebuild_producers(found.segments, now_ms)
+    found.is_prefix = record.storage_id != 0 and _is_whole(found.segments, record)
+    found.intact = found.is_prefix and (
+        end >= record.clean_end >= 0 if hot is None else end >= found.control.appended
+    )
+    found.producers = rebuild_producers(found.segments, now_ms)
     return found
+
+
+def _is_whole(segments: list[Segment], record: PartitionRecord) -> bool:
+    """No file is missing at the old end or in between."""
+    if segments and segments[0].base_offset > record.log_start:
+        return False
+    return all(one.next_offset == next_one.base_offset for one, next_one in pairwise(segments))
+
+
+def complete_epochs(epochs: list[tuple[int, int]], segments: list[Segment], log_end: int) -> None:
+    """Make the table agree with the log: it is saved a moment after the records it speaks of."""
+    while epochs and epochs[-1][1] > log_end:
+        epochs.pop()
+    last = epochs[-1][0] if epochs else -1
+    unknown = []
+    for segment in reversed(segments):
+        if segment.memory is None or not segment.size:
+            if segment.size:
+                break
+            continue
+        unknown.append(segment)
+        if next(segment.walk()).header.leader_epoch <= last:
+            break
+    for segment in reversed(unknown):
+        for _, header in segment.walk():
+            if header.leader_epoch > last:
+                last = header.leader_epoch
+                epochs.append((last, header.base_offset))
 
 
 def _open_control(directory: Path) -> PartitionControl | None:
@@ -245,7 +282,7 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
     segment.size = segment.flushed = end
 
 
-def _rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
+def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
     """The newest snapshot, and every batch since."""
     table = ProducerTable()
     start = 0

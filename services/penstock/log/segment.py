@@ -99,6 +99,35 @@ class Segment:
         self.next_offset = next_offset
         memory.words[WRITTEN] = self.size
 
+    def extend(self, run: memoryview, located: list[batch.Located]) -> None:
+        """Write a run of whole batches that have their offsets and epochs already."""
+        memory = self.memory
+        assert memory is not None
+        assert self.index is not None
+        start = _DATA + self.size
+        memory.view[start : start + len(run)] = run
+        for position, header in located:
+            if self.size + position >= self.index.next_at:
+                self.index.add(header.base_offset, self.size + position, self.max_timestamp)
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+        memory.words[MAX_TIME] = self.max_timestamp
+        self.size += len(run)
+        self.room -= len(run)
+        self.next_offset = located[-1].header.next_offset
+        memory.words[WRITTEN] = self.size
+
+    def cut(self, position: int, offset: int) -> None:
+        """Leave nothing behind `position`, where `offset` would begin; nothing is written there again."""
+        self.size = position
+        self.committed = min(self.committed, position)
+        self.flushed = min(self.flushed, position)
+        self.next_offset = offset
+        self.index = None  # made again from what is left, when it is needed
+        if self.memory is not None:
+            self.memory.words[WRITTEN] = position
+        self.seal(offset)
+
     def seal(self, next_base: int) -> None:
         self.sealed = True
         self.room = 0
@@ -218,6 +247,21 @@ class Segment:
         if self.direct >= 0:
             os.close(self.direct)
             self.direct = -1
+
+    def cut_file(self) -> None:
+        """After `cut`: the file must not have more than the segment."""
+        self.close_file()
+        if self.path.exists() and self.path.stat().st_size > self.size:
+            os.truncate(self.path, self.size)
+        self.index_path.unlink(missing_ok=True)
+
+    def position_on_disk(self, offset: int) -> int:
+        """As `position_of`, for a segment that is not in memory."""
+        content = self.path.read_bytes()
+        for position, header in batch.walk(content, 0, self.size):
+            if header.next_offset > offset:
+                return position
+        return self.size
 
     def delete_files(self) -> None:
         self.close_file()

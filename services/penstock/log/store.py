@@ -22,7 +22,7 @@ from penstock.log.compaction import compact, wants_compaction
 from penstock.log.config import Durability, LogConfig
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import SegmentPool
-from penstock.log.recovery import recover
+from penstock.log.recovery import Recovered, complete_epochs, recover
 from penstock.log.segment import Segment
 from penstock.log.state import LocalState, PartitionRecord
 from penstock.log.writebehind import WriteBehind
@@ -53,6 +53,8 @@ class PartitionPlace:
     partition: int
     config: LogConfig
     leader_epoch: int
+    lead: bool = True
+    """Lead it at once, in a new epoch. Otherwise it waits for what the cluster says."""
 
 
 class LogStore:
@@ -162,7 +164,7 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        partition.log_start = record.log_start
+        partition.log_start = max(record.log_start, found.control.log_start)  # memory is never behind
         partition.cleaned_to = record.cleaned_to
         partition.ceiling = record.ceiling
         partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
@@ -178,10 +180,16 @@ class LogStore:
                 self.pool.adopt(segment.memory)
                 if segment.sealed:
                     self._sealed.append((partition, segment))
-        partition.adopt(found.segments, found.log_end, found.committed)
+        # What a replica without its memory had committed, its leader will say; the disk may have more.
+        known = place.lead or not found.memory_lost
+        partition.adopt(found.segments, found.log_end, found.committed if known else partition.log_start)
         if record.ceiling or partition.log_end:
             partition.ceiling = max(record.ceiling, partition.log_end) + CEILING_STEP
         epoch = max(place.leader_epoch, record.promised_epoch, found.control.promised_epoch) + 1
+        partition.storage_id = record.storage_id
+        if not place.lead:
+            self._prepare_to_follow(partition, record, found)
+            return partition
         partition.begin_epoch(epoch)
         # Nobody else has a say on a single node: all that was appended is committed, once on disk if the
         # topic wants that.
@@ -194,8 +202,77 @@ class LogStore:
         partition.serve(self.incarnation)
         return partition
 
+    def _prepare_to_follow(self, partition: PartitionLog, record: PartitionRecord, found: Recovered) -> None:
+        """A replica in a cluster: nothing is led, cut or committed before others were asked."""
+        partition.step_down()
+        partition.control.promised_epoch = max(partition.control.promised_epoch, record.promised_epoch)
+        epochs = list(record.epochs)
+        complete_epochs(epochs, partition.segments, partition.log_end)
+        partition.epochs = [EpochStart(epoch, start) for epoch, start in epochs]
+        partition.lost_up_to = found.skip_to
+        partition.durable_end = partition.high_watermark
+        partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
+        if record.storage_id == 0 or not found.intact:
+            partition.storage_id = secrets.randbits(62) | 1
+            if record.storage_id or partition.log_end:
+                log.warning("%r lost a part of its log: it counts as a new replica", partition)
+            if not found.is_prefix:
+                self._delete_later(partition.reset(0))
+        partition.control.incarnation = self.incarnation
+        disk = partition.config.durability is Durability.DISK
+        unsynced = disk and partition.durable_end < partition.log_end
+        if (partition.unflushed or unsynced) and not partition.dirty:
+            partition.dirty = True
+            self.write_behind.note_dirty(partition)
+
     def partition_disk(self, topic: str, topic_id: bytes, partition: int) -> Path:
         return self.disk_directory / "topics" / f"{topic}.{topic_id.hex()}" / str(partition)
+
+    def truncate(self, partition: PartitionLog, offset: int) -> None:
+        """Cut a replica's tail; its files follow on the disk thread, before anything is written anew."""
+        self._forget_snapshots(partition, offset)
+        touched = partition.truncate(offset)
+        self._cut_later([s for s in touched if s in partition.segments])
+        self._delete_later([s for s in touched if s not in partition.segments])
+        self.write_behind.save_state(partition)
+
+    def reset(self, partition: PartitionLog, offset: int) -> None:
+        self._forget_snapshots(partition, -1)
+        self._delete_later(partition.reset(offset))
+        self.write_behind.save_state(partition)
+
+    def _forget_snapshots(self, partition: PartitionLog, offset: int) -> None:
+        self.write_behind.forget_files(
+            {s.producers_path for s in partition.segments if s.base_offset > offset}
+        )
+
+    def _cut_later(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self.write_behind.soon(segment.cut_file)
+
+    def _delete_later(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self.write_behind.soon(segment.delete_files)
+
+    async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None:
+        """This broker has no replica of it any more."""
+        self.logs.pop((partition.topic_id, partition.partition), None)
+        partition.close()
+        for segment in partition.segments:
+            if segment.memory is not None:
+                self.pool.retire(segment.memory)
+                segment.memory = None
+        self._sealed = deque(entry for entry in self._sealed if not entry[0].deleted)
+
+        def remove() -> None:
+            for segment in partition.segments:
+                segment.close_file()
+            if delete:
+                self.state.forget(partition.topic_id, partition.partition)
+                shutil.rmtree(partition.disk_directory, ignore_errors=True)
+                shutil.rmtree(partition.memory_directory, ignore_errors=True)
+
+        await self.write_behind.on_thread(remove)
 
     def configure(self, topic_id: bytes, config: LogConfig) -> None:
         for (owner, _), partition in self.logs.items():
@@ -250,6 +327,12 @@ class LogStore:
         await self._drop(partition, partition.advance_log_start(offset))
         await self.write_behind.durable()
 
+    def follow_log_start(self, partition: PartitionLog, offset: int) -> None:
+        """A backup's log start goes where its leader's is (rule R11)."""
+        dropped = partition.advance_log_start(min(offset, partition.high_watermark))
+        self.write_behind.save_state(partition)
+        self._delete_later(dropped)
+
     async def _drop(self, partition: PartitionLog, segments: list[Segment]) -> None:
         self.write_behind.save_state(partition)
         if segments:
@@ -271,6 +354,7 @@ class LogStore:
             partition.cleaned_to,
             -1,
             tuple((entry.epoch, entry.start_offset) for entry in partition.epochs),
+            partition.storage_id,
         )
 
     # Memory
@@ -344,8 +428,8 @@ class LogStore:
     async def _retain(self, partition: PartitionLog) -> None:
         """Retention by time and by size, from the old end, whole sealed segments below the watermark."""
         config = partition.config
-        if not config.delete or not partition.segments:
-            return
+        if not config.delete or not partition.segments or not partition.leading:
+            return  # a backup follows its leader's log start
         now = self._clock()
         newest = partition.segments[-1]
         if (

@@ -86,6 +86,10 @@ class WriteBehind:
         self._files.append((path, content))
         self._wanted.set()
 
+    def forget_files(self, paths: set[Path]) -> None:
+        """Don't write these after all: what they tell of was truncated."""
+        self._files = [entry for entry in self._files if entry[0] not in paths]
+
     def save_state(self, partition: PartitionLog) -> None:
         self._changed.add(partition)
         self._wanted.set()
@@ -101,6 +105,17 @@ class WriteBehind:
     async def on_thread(self, work: Callable[[], None]) -> None:
         """Run something on the disk thread, between rounds."""
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """The same without waiting, for what may only be tried."""
+
+        def attempt() -> None:
+            try:
+                work()
+            except OSError as error:
+                log.error("%s", error)
+
+        asyncio.get_running_loop().run_in_executor(self._thread, attempt)
 
     @property
     def lag(self) -> float:
@@ -220,9 +235,9 @@ class WriteBehind:
             log.info("disk takes the log again after: %s", self.failure)
             self.failure = None
         for copy in work.copies:
-            copy.segment.flushed = copy.end
+            copy.segment.flushed = min(copy.end, copy.segment.size)  # it may have been cut meanwhile
         for partition, offset in work.commits:
-            partition.commit(offset)
+            partition.synced(offset)
         for partition, ceiling in work.ceilings:
             partition.ceiling = max(partition.ceiling, ceiling)
         self.oldest_dirty = started if self._dirty else None

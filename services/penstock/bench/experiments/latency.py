@@ -97,7 +97,6 @@ class Subject(Experiment):
         query = self._start_query(contender, variant["query"], source, target, checkpoint)
         try:
             self._await_first(source, target)
-            begun = time.monotonic_ns()
             self._produce(source, self.options.number("rate"), _WARM_UP_SECONDS + self.options.seconds)
             time.sleep(_SETTLE_SECONDS)
             failure = query.exception()
@@ -106,7 +105,7 @@ class Subject(Experiment):
             shutil.rmtree(checkpoint, ignore_errors=True)
         if failure is not None:
             raise RuntimeError(f"{contender}: {failure}")
-        return self._latencies(target, begun + int(_WARM_UP_SECONDS * 1e9))
+        return self._latencies(target)
 
     def _start_query(self, contender: str, shape: str, source: str, target: str, checkpoint: str) -> Any:
         name, options = _SOURCES[contender]
@@ -139,14 +138,19 @@ class Subject(Experiment):
     def _read(self, topic: str) -> DataFrame:
         return self._spark.read.format("penstock").options(**self._at(topic)).load()
 
-    def _latencies(self, target: str, since: int) -> Figures:
+    def _latencies(self, target: str) -> Figures:
+        """Of the last seconds that were produced: what lies before is warm-up."""
         stamps = self._read(target).selectExpr("split(cast(value as string), ',') as stamp")
         stamps = stamps.selectExpr("cast(stamp[0] as long) as sent", "cast(stamp[1] as long) as seen")
+        newest = stamps.selectExpr("max(sent) as sent").first()
+        if newest is None or newest.sent is None:
+            raise RuntimeError("no record came out")
+        since = newest.sent - int(self.options.seconds * 1e9)
         quantiles = f"percentile((seen - sent) / 1e6, array({', '.join(map(str, _QUANTILES.values()))}))"
-        row = stamps.where(f"sent >= {since}").selectExpr(f"{quantiles} as found", "count(*) as records")
-        found = row.first()
-        if found is None or not found.records:
-            raise RuntimeError("no record came out in the measured time")
+        found = (
+            stamps.where(f"sent > {since}").selectExpr(f"{quantiles} as found", "count(*) as records").first()
+        )
+        assert found is not None
         figures = {f"latency_ms_{name}": value for name, value in zip(_QUANTILES, found.found, strict=True)}
         return figures | {"records": float(found.records)}
 

@@ -186,8 +186,8 @@ def _offsets(group: GroupView, catalog: Catalog) -> list[GroupOffset]:
     offsets = []
     for (topic, partition), committed in sorted(group.offsets.items()):
         served = catalog.by_name.get(topic)
-        here = served is not None and partition < len(served.logs)
-        watermark = served.logs[partition].high_watermark if served is not None and here else None
+        replica = served.replicas.get(partition) if served is not None else None
+        watermark = replica.high_watermark if replica is not None else None
         offsets.append(
             GroupOffset(
                 topic=topic,
@@ -235,8 +235,8 @@ def readers(slots: Iterable[ReaderSlot], catalog: Catalog) -> list[ReaderStatus]
 def _cursor(slot: ReaderSlot, catalog: Catalog) -> CursorStatus:
     served = catalog.by_id.get(slot.topic_id)
     watermark = None
-    if served is not None and 0 <= slot.partition < len(served.logs):
-        watermark = served.logs[slot.partition].high_watermark
+    if served is not None and slot.partition in served.replicas:
+        watermark = served.replicas[slot.partition].high_watermark
     return CursorStatus(
         topic=None if served is None else served.topic.name,
         partition=slot.partition,

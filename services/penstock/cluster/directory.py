@@ -1,0 +1,275 @@
+"""The cluster's metadata as this broker last heard it: one watch, one cache, listeners told of changes.
+
+Handlers read it on the event loop without waiting; while etcd is away it simply stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from penstock.cluster import membership, partitions, placement
+from penstock.cluster.membership import BrokerInfo
+from penstock.cluster.metadata import Change, MetadataStore, Versioned
+from penstock.cluster.partitions import NOBODY, PartitionKey, PartitionState
+from penstock.cluster.topics import MAX_PARTITIONS, PartitionInfo, Topic, TopicRegistry
+from penstock.wire.errors import ErrorCode, KafkaError
+
+log = logging.getLogger(__name__)
+
+_TOPICS: Final = "/topics/"
+_PATIENCE: Final = 5.0
+
+
+class Listener(Protocol):
+    """Who must act on changes; called on the event loop, in the order of etcd's revisions."""
+
+    def topic_changed(self, topic: Topic) -> None: ...
+
+    def topic_deleted(self, topic: Topic) -> None: ...
+
+    def partition_changed(self, key: PartitionKey) -> None: ...
+
+    def brokers_changed(self) -> None: ...
+
+
+class ClusterDirectory(TopicRegistry):
+    """A registry that is filled by a watch and whose partitions have keys of their own."""
+
+    def __init__(self, store: MetadataStore, broker_id: int, defaults: Mapping[str, str]) -> None:
+        super().__init__(store, broker_id, defaults)
+        self.states: dict[PartitionKey, PartitionState] = {}
+        self.brokers: dict[int, BrokerInfo] = {}
+        """Those with a living lease."""
+        self.addresses: dict[int, BrokerInfo] = {}
+        """Everybody ever seen: a leader that lost its lease may still be served by."""
+        self.listeners: list[Listener] = []
+        self._loaded = asyncio.Event()
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Wait for the first whole picture (for as long as etcd takes), then follow."""
+        self._task = asyncio.create_task(self._follow(), name="metadata-watch")
+        await self._loaded.wait()
+        await self._load_cluster_id()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # What is known
+
+    def state_of(self, key: PartitionKey) -> PartitionState | None:
+        return self.states.get(key)
+
+    def placed(self, key: PartitionKey) -> tuple[int, ...]:
+        """The replicas of a partition, by its key or, before its first election, by its topic."""
+        state = self.states.get(key)
+        if state is not None:
+            return state.replicas
+        topic = self.by_id.get(key[0])
+        return topic.partitions[key[1]].replicas if topic and key[1] < len(topic.partitions) else ()
+
+    def racks(self) -> dict[int, str | None]:
+        return {broker.broker_id: broker.rack for broker in self.brokers.values()}
+
+    # Changing topics
+
+    async def create(
+        self,
+        name: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication: int = 1,
+        assignments: Mapping[int, list[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Topic:
+        if assignments:
+            self._check_assignments(assignments)
+            placed = [tuple(assignments[index]) for index in range(len(assignments))]
+        else:
+            # Sizes are checked by the registry; here only what the brokers can hold.
+            placed = placement.place(
+                self.racks(), max(0, min(partitions, MAX_PARTITIONS + 1)), replication, self._all_replicas()
+            )
+        topic = self._new_topic(name, configs, [self._unled(replicas) for replicas in placed])
+        return topic if validate_only else await self._save_and_wait(topic)
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
+        topic = self.get(name)
+        self._check_growth(topic, count)
+        replication = min(len(topic.partitions[0].replicas), max(1, len(self.brokers)))
+        more = count - len(topic.partitions)
+        added = placement.place(self.racks(), more, replication, self._all_replicas())
+        grown = replace(topic, partitions=topic.partitions + tuple(map(self._unled, added)))
+        return grown if validate_only else await self._save_and_wait(grown)
+
+    async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> Topic:
+        changed = self._configured(self.get(name), configs)
+        return changed if validate_only else await self._save_and_wait(changed)
+
+    async def delete(self, name: str) -> Topic:
+        topic = await super().delete(name)
+        self._drop(topic)
+        for index in range(len(topic.partitions)):  # only for tidiness: ids are never used again
+            key = (topic.topic_id.bytes, index)
+            state = self.states.pop(key, None)
+            if state is not None:
+                await self._store.swap([Change(partitions.path_of(key), None, state.revision)])
+        return topic
+
+    async def note_epochs(self, epochs: Mapping[tuple[bytes, int], int]) -> None:
+        """Epochs are in the partitions' own keys here."""
+
+    async def led(self, name: str, timeout: float = _PATIENCE) -> None:
+        """Wait until every partition of a topic has a leader, or the time is up."""
+
+        def all_led() -> bool:
+            topic = self.by_name.get(name)
+            return topic is None or all(info.leader != NOBODY for info in topic.partitions)
+
+        await self._until(all_led, timeout)
+
+    async def _save_and_wait(self, topic: Topic) -> Topic:
+        topic = await self._save(topic)
+        for listener in self.listeners:  # the watch will say the same again
+            listener.topic_changed(topic)
+        await self.led(topic.name)
+        return self.get(topic.name)
+
+    async def _until(self, condition: object, timeout: float) -> None:
+        assert callable(condition)
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(condition)
+        except TimeoutError:
+            pass
+
+    def _all_replicas(self) -> list[tuple[int, ...]]:
+        return [info.replicas for topic in self.by_name.values() for info in topic.partitions]
+
+    def _check_assignments(self, assignments: Mapping[int, list[int]]) -> None:
+        if sorted(assignments) != list(range(len(assignments))):
+            raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions must be numbered from 0 on")
+        for index, replicas in assignments.items():
+            if not replicas or len(set(replicas)) != len(replicas):
+                raise KafkaError(
+                    ErrorCode.invalid_replica_assignment, f"partition {index} on brokers {replicas}"
+                )
+            unknown = set(replicas) - self.brokers.keys()
+            if unknown:
+                raise KafkaError(
+                    ErrorCode.invalid_replica_assignment, f"brokers {sorted(unknown)} are not here"
+                )
+
+    @staticmethod
+    def _unled(replicas: tuple[int, ...]) -> PartitionInfo:
+        return PartitionInfo(NOBODY, -1, replicas, ())
+
+    # The watch
+
+    async def _follow(self) -> None:
+        async for update in self._store.watch("/"):
+            try:
+                if update.whole:
+                    self._forget_all_but({entry.key for entry in update.entries})
+                for entry in sorted(update.entries, key=_order) if update.whole else update.entries:
+                    self.apply(entry)
+            except Exception:
+                log.exception("metadata that makes no sense")
+            self._loaded.set()
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _forget_all_but(self, there: set[str]) -> None:
+        for name in [name for name in self.by_name if f"{_TOPICS}{name}" not in there]:
+            self.apply(Versioned(f"{_TOPICS}{name}", None, 0))
+        for broker in [broker for broker in self.brokers if f"{membership.PREFIX}{broker}" not in there]:
+            self.apply(Versioned(f"{membership.PREFIX}{broker}", None, 0))
+
+    def apply(self, entry: Versioned) -> None:
+        """Take one key's news. Old news (a watch behind our own swaps) changes nothing."""
+        if entry.key.startswith(_TOPICS):
+            self._apply_topic(entry)
+        elif entry.key.startswith(partitions.PREFIX):
+            self._apply_partition(entry)
+        elif entry.key.startswith(membership.PREFIX):
+            self._apply_broker(entry)
+
+    def _apply_topic(self, entry: Versioned) -> None:
+        known = self.by_name.get(entry.key.removeprefix(_TOPICS))
+        if entry.value is None:
+            if known is not None and (entry.revision == 0 or entry.revision > known.revision):
+                del self.by_name[known.name]
+                del self.by_id[known.topic_id.bytes]
+                self._drop(known)
+            return
+        if known is not None and known.revision >= entry.revision:
+            return
+        topic = self._decode(entry)
+        if known is not None and known.topic_id != topic.topic_id:
+            del self.by_id[known.topic_id.bytes]
+            self._drop(known)
+        self._keep(topic)
+        for listener in self.listeners:
+            listener.topic_changed(self.by_name[topic.name])
+
+    def _apply_partition(self, entry: Versioned) -> None:
+        if entry.value is None:
+            return
+        key = partitions.key_of(entry.key)
+        self.note_state(key, partitions.decode(entry))
+
+    def note_state(self, key: PartitionKey, state: PartitionState) -> None:
+        """News of a partition, from the watch or from a swap of our own."""
+        known = self.states.get(key)
+        if known is not None and known.revision >= state.revision:
+            return
+        self.states[key] = state
+        topic = self.by_id.get(key[0])
+        if topic is not None:
+            self._keep(topic)
+        for listener in self.listeners:
+            listener.partition_changed(key)
+
+    def _apply_broker(self, entry: Versioned) -> None:
+        broker_id = int(entry.key.removeprefix(membership.PREFIX))
+        if entry.value is None:
+            self.brokers.pop(broker_id, None)
+        else:
+            self.brokers[broker_id] = self.addresses[broker_id] = BrokerInfo.decode(entry.value)
+        for listener in self.listeners:
+            listener.brokers_changed()
+
+    def _keep(self, topic: Topic) -> None:
+        super()._keep(replace(topic, partitions=self._overlaid(topic)))
+
+    def _overlaid(self, topic: Topic) -> tuple[PartitionInfo, ...]:
+        """The partitions with what their own keys say; the topic's key has only their first placement."""
+        topic_id = topic.topic_id.bytes
+        result = []
+        for index, info in enumerate(topic.partitions):
+            state = self.states.get((topic_id, index))
+            if state is None:
+                result.append(info)
+                continue
+            in_sync = tuple(member.broker for member in state.in_sync)
+            result.append(PartitionInfo(state.leader, state.epoch, state.replicas, in_sync))
+        return tuple(result)
+
+    def _drop(self, topic: Topic) -> None:
+        for listener in self.listeners:
+            listener.topic_deleted(topic)
+
+
+def _order(entry: Versioned) -> int:
+    """In a whole picture: brokers, then partitions, then topics, so that a topic comes complete."""
+    if entry.key.startswith(membership.PREFIX):
+        return 0
+    return 1 if entry.key.startswith(partitions.PREFIX) else 2

@@ -1,0 +1,131 @@
+"""A partition as the cluster agrees on it: one key, one value, changed by compare-and-swap only.
+
+    /partitions/<topic id, hex>/<number>   leader, epoch, replicas, in-sync set
+
+The functions at the end are the rules of elections as plain arithmetic on that value; `docs/replication.md`
+has the argument. No key: nobody has led yet, so nobody has acknowledged anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from penstock.cluster.metadata import Versioned
+
+PREFIX: Final = "/partitions/"
+NOBODY: Final = -1
+
+PartitionKey = tuple[bytes, int]
+
+
+class Member(NamedTuple):
+    """A replica with its log: the same broker with another storage is another member (rule R1)."""
+
+    broker: int
+    storage: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    leader: int
+    epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[Member, ...]
+    revision: int = 0
+    reason: str = ""
+    """Why the last change was made, for people."""
+
+    def has(self, broker: int, storage: int) -> bool:
+        return (broker, storage) in self.in_sync
+
+
+def path_of(key: PartitionKey) -> str:
+    return f"{PREFIX}{key[0].hex()}/{key[1]}"
+
+
+def key_of(path: str) -> PartitionKey:
+    topic, _, number = path.removeprefix(PREFIX).partition("/")
+    return bytes.fromhex(topic), int(number)
+
+
+def encode(state: PartitionState) -> Any:
+    return {
+        "leader": state.leader,
+        "epoch": state.epoch,
+        "replicas": list(state.replicas),
+        "in_sync": [list(member) for member in state.in_sync],
+        "reason": state.reason,
+    }
+
+
+def decode(entry: Versioned) -> PartitionState:
+    value = entry.value
+    return PartitionState(
+        value["leader"],
+        value["epoch"],
+        tuple(value["replicas"]),
+        tuple(Member(*pair) for pair in value["in_sync"]),
+        entry.revision,
+        value.get("reason", ""),
+    )
+
+
+# Elections
+
+
+def next_epoch(state: PartitionState | None, promised: int) -> int:
+    """Above everything that etcd or this replica has ever heard of (rule R3)."""
+    return max(-1 if state is None else state.epoch, promised) + 1
+
+
+def stand(
+    state: PartitionState | None,
+    replicas: tuple[int, ...],
+    me: Member,
+    promised: int,
+    reason: str,
+    *,
+    without: int = NOBODY,
+) -> PartitionState | None:
+    """The state in which `me` leads, to be swapped in; None if it must not stand.
+
+    `without` is the leader that is suspected: it leaves the set in the same swap.
+    """
+    if me.broker not in (state.replicas if state else replicas):
+        return None
+    epoch = next_epoch(state, promised)
+    if state is None:
+        return PartitionState(me.broker, epoch, replicas, (me,), 0, reason)
+    if not state.has(*me):
+        if state.replicas != (me.broker,):
+            return None
+        # The only replica there is may go on from what it has left; nobody else has more (rule R9).
+        return replace(state, leader=me.broker, epoch=epoch, in_sync=(me,), reason=reason)
+    in_sync = tuple(member for member in state.in_sync if member.broker != without)
+    return replace(state, leader=me.broker, epoch=epoch, in_sync=in_sync, reason=reason)
+
+
+def resign(state: PartitionState, me: Member) -> PartitionState | None:
+    """Without its storage a leader has nothing to lead with: leave it to the others, if there are any."""
+    others = tuple(member for member in state.in_sync if member.broker != me.broker)
+    if state.leader != me.broker or state.has(*me) or not others:
+        return None
+    return replace(
+        state, leader=NOBODY, epoch=state.epoch + 1, in_sync=others, reason=f"broker {me.broker} lost its log"
+    )
+
+
+def appoint(state: PartitionState, broker: int, promised: int, reason: str) -> PartitionState | None:
+    """The state in which the member on `broker` leads next."""
+    if not any(member.broker == broker for member in state.in_sync):
+        return None
+    return replace(state, leader=broker, epoch=max(state.epoch, promised) + 1, reason=reason)
+
+
+def with_members(state: PartitionState, members: Iterable[Member], reason: str) -> PartitionState:
+    kept = set(members)
+    ordered = [member for member in state.in_sync if member in kept]
+    ordered += sorted(kept - set(ordered))
+    return replace(state, in_sync=tuple(ordered), reason=reason)

@@ -1,0 +1,142 @@
+"""A connection between two brokers: frames in, frames out.
+
+`Network` is the door to the world: the real one below is TCP; a simulated one lets tests lose, delay and
+reorder connections. A frame's body is good only during the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, cast
+
+from penstock.replication.frames import HEAD, MAX_FRAME, Kind, MalformedFrame
+from penstock.wire.batch import Buffer
+
+_FIRST_BUFFER: Final = 128 << 10
+
+
+class Handler(Protocol):
+    """One side of a connection."""
+
+    def frame(self, kind: Kind, body: memoryview) -> None: ...
+
+    def lost(self) -> None: ...
+
+
+class Channel(Protocol):
+    def send(self, buffers: Sequence[Buffer]) -> None: ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """The other side doesn't take what was sent: more would only pile up."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def dial(self, address: tuple[str, int], handler: Handler) -> Channel: ...
+
+    async def listen(
+        self, address: tuple[str, int], accept: Callable[[Channel], Handler]
+    ) -> tuple[int, Callable[[], None]]:
+        """The port that was bound, and how to stop."""
+        ...
+
+
+class TcpChannel(asyncio.BufferedProtocol):
+    def __init__(self, handler_for: Callable[[Channel], Handler]) -> None:
+        self._handler_for = handler_for
+        self._handler: Handler | None = None
+        self._buffer = bytearray(_FIRST_BUFFER)
+        self._filled = 0
+        self._paused = False
+        self._closed = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self._handler = self._handler_for(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        view = memoryview(self._buffer)
+        start = 0
+        try:
+            while self._filled - start >= HEAD.size and not self._closed:
+                length, kind = HEAD.unpack_from(view, start)
+                end = start + 4 + length
+                if not 1 <= length <= MAX_FRAME:
+                    raise MalformedFrame(f"a frame of {length} bytes")
+                if end > self._filled:
+                    if end - start > len(self._buffer):
+                        self._grow(start, end - start)
+                        return
+                    break
+                assert self._handler is not None
+                self._handler.frame(Kind(kind), view[start + HEAD.size : end])
+                start = end
+        except (MalformedFrame, ValueError, KeyError, TypeError):
+            self.close()
+            raise
+        rest = self._filled - start
+        if start and rest:
+            self._buffer[:rest] = self._buffer[start : self._filled]
+        elif start and len(self._buffer) > 8 * _FIRST_BUFFER:
+            self._buffer = bytearray(_FIRST_BUFFER)
+        self._filled = rest
+
+    def _grow(self, start: int, size: int) -> None:
+        grown = bytearray(size + _FIRST_BUFFER)
+        self._filled -= start
+        grown[: self._filled] = memoryview(self._buffer)[start : start + self._filled]
+        self._buffer = grown
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closed = True
+        if self._handler is not None:
+            self._handler.lost()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        if self._transport is not None and not self._closed:
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+
+    @property
+    def is_stuck(self) -> bool:
+        return self._paused
+
+    def close(self) -> None:
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class TcpNetwork:
+    async def dial(self, address: tuple[str, int], handler: Handler) -> Channel:
+        loop = asyncio.get_running_loop()
+        connecting: Awaitable[tuple[object, TcpChannel]] = loop.create_connection(
+            lambda: TcpChannel(lambda _: handler), *address
+        )
+        _, channel = await connecting
+        return channel
+
+    async def listen(
+        self, address: tuple[str, int], accept: Callable[[Channel], Handler]
+    ) -> tuple[int, Callable[[], None]]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(lambda: TcpChannel(accept), *address, reuse_address=True)
+        port: int = server.sockets[0].getsockname()[1]
+        return port, server.close

@@ -1,0 +1,223 @@
+"""The backup's side: promises, handshakes, and appending what leaders send. One `Inbound` per connection.
+
+Called by the channel with frames and by the replicator's clock. Everything a leader asks is checked
+against the promised epoch first (rule R3); an acknowledgement says which epoch it is for (rule R4).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from penstock.cluster.partitions import PartitionKey
+from penstock.log.config import Durability
+from penstock.log.partition import PartitionLog, WouldLoseCommitted
+from penstock.log.pool import MemoryExhausted
+from penstock.replication import frames
+from penstock.replication.channel import Channel
+from penstock.replication.frames import Kind, MalformedFrame, Section
+
+if TYPE_CHECKING:
+    from penstock.replication.replica import Replica
+    from penstock.replication.replicator import Replicator
+
+log = logging.getLogger(__name__)
+
+
+class Attachment:
+    """A backup is attached to one leader in one epoch; `begun` once its log was cut to the common prefix."""
+
+    __slots__ = ("begun", "epoch", "handshake", "inbound", "parked")
+
+    def __init__(self, inbound: Inbound, epoch: int, handshake: int) -> None:
+        self.inbound = inbound
+        self.epoch = epoch
+        self.handshake = handshake
+        self.begun = False
+        self.parked: list[Section] = []
+        """Came while there was no memory for them; bounded by the leader's window."""
+
+
+class Inbound:
+    """A leader's connection to us."""
+
+    def __init__(self, replicator: Replicator, channel: Channel) -> None:
+        self._replicator = replicator
+        self.channel = channel
+        self.broker = -1
+        self.incarnation = 0
+        self.live = False
+        self.heard_at = replicator.now()
+        self.closed = False
+
+    # Frames
+
+    def frame(self, kind: Kind, body: memoryview) -> None:
+        self.heard_at = self._replicator.now()
+        if kind is Kind.DATA:
+            self._data(body)
+        elif kind is Kind.HELLO:
+            self._hello(frames.read_message(body))
+        elif kind is Kind.ATTACH:
+            answers = [self._attach(entry) for entry in frames.read_message(body)]
+            self.channel.send(frames.message(Kind.ATTACHED, answers))
+        elif kind is Kind.BEGIN:
+            answers = [self._begin(entry) for entry in frames.read_message(body)]
+            self.channel.send(frames.message(Kind.BEGUN, answers))
+        else:
+            raise MalformedFrame(f"{kind.name} from a leader")
+
+    def lost(self) -> None:
+        self.closed = True
+        self._replicator.inbound_lost(self)
+
+    def _hello(self, hello: Any) -> None:
+        self._replicator.check_hello(hello)
+        self.broker, self.incarnation = hello["broker"], hello["incarnation"]
+        self.live = hello["lane"] == "live"
+        if self.live:
+            self._replicator.inbound_opened(self)
+
+    # The handshake
+
+    def _attach(self, wanted: Any) -> Any:
+        key = (bytes.fromhex(wanted["topic"]), wanted["partition"])
+        epoch: int = wanted["epoch"]
+        answer = {
+            "topic": wanted["topic"],
+            "partition": key[1],
+            "epoch": epoch,
+            "handshake": wanted["handshake"],
+        }
+        replica = self._replicator.replicas.get(key)
+        if replica is None or replica.log.damage is not None:
+            return answer | {"error": "unknown"}
+        partition = replica.log
+        led = replica.leadership
+        if (led is not None and led.epoch >= epoch) or not partition.promise(epoch):
+            return answer | {"error": "fenced", "promised": partition.control.promised_epoch}
+        self._replicator.attached(replica, Attachment(self, epoch, wanted["handshake"]))
+        return answer | {
+            "storage": partition.storage_id,
+            "end": partition.log_end,
+            "start": partition.log_start,
+            "epochs": [[entry.epoch, entry.start_offset] for entry in partition.epochs],
+        }
+
+    def _begin(self, wanted: Any) -> Any:
+        key = (bytes.fromhex(wanted["topic"]), wanted["partition"])
+        answer = {
+            "topic": wanted["topic"],
+            "partition": key[1],
+            "epoch": wanted["epoch"],
+            "handshake": wanted["handshake"],
+        }
+        replica = self._replicator.replicas.get(key)
+        attachment = replica.attachment if replica else None
+        if (
+            replica is None
+            or attachment is None
+            or attachment.inbound is not self
+            or attachment.epoch != wanted["epoch"]
+            or attachment.handshake != wanted["handshake"]  # the cut is for the log as it was then
+        ):
+            return answer | {"error": "not attached"}
+        partition, store = replica.log, self._replicator.store
+        try:
+            if wanted["reset"] is not None:
+                if partition.high_watermark > wanted["reset"]:
+                    raise WouldLoseCommitted(f"{partition}: asked to begin anew at {wanted['reset']}")
+                log.info("%r: copied anew from offset %d on", partition, wanted["reset"])
+                store.reset(partition, wanted["reset"])
+            elif wanted["cut"] < partition.log_end:
+                log.info("%r: cut from %d to %d", partition, partition.log_end, wanted["cut"])
+                store.truncate(partition, wanted["cut"])
+        except MemoryExhausted as error:
+            return answer | {"error": str(error)}
+        except WouldLoseCommitted as error:
+            # An ex-leader's commit word never covers what is cut: if this is ever seen, cut nothing.
+            log.error("%s; the replica is out of service until somebody looks at it", error)
+            partition.damage = str(error)
+            return answer | {"error": str(error)}
+        partition.leader_epoch = wanted["epoch"]
+        attachment.begun = True
+        return answer | {
+            "storage": partition.storage_id,
+            "end": partition.log_end,
+            "acked": end_of(partition),
+        }
+
+    # Records
+
+    def _data(self, body: memoryview) -> None:
+        number, sections = frames.read_data(body)
+        replicas = self._replicator.replicas
+        acknowledged: list[tuple[PartitionKey, int, int]] = []
+        refused: list[Any] = []
+        for section in sections:
+            replica = replicas.get(section.key)
+            attachment = replica.attachment if replica is not None else None
+            if (
+                replica is None
+                or attachment is None
+                or attachment.epoch != section.epoch
+                or not attachment.begun
+                or attachment.inbound.broker != self.broker
+                or attachment.inbound.incarnation != self.incarnation
+                or section.epoch < replica.log.control.promised_epoch
+                or (section.records and not attachment.parked and section.base != replica.log.log_end)
+            ):
+                refused.append(_refusal(section, replica))
+                continue
+            if self._take(replica, attachment, section):
+                acknowledged.append((section.key, section.epoch, end_of(replica.log)))
+        if refused:
+            self.channel.send(frames.message(Kind.REFUSED, refused))
+        self.channel.send(frames.acks(number, acknowledged))
+
+    def _take(self, replica: Replica, attachment: Attachment, section: Section) -> bool:
+        """Append one section; False if it has to wait for memory."""
+        partition = replica.log
+        if section.records:
+            if attachment.parked:
+                attachment.parked.append(section._replace(records=memoryview(bytes(section.records))))
+                return False
+            try:
+                began = partition.append_run(section.records)
+            except MemoryExhausted:
+                attachment.parked.append(section._replace(records=memoryview(bytes(section.records))))
+                return False
+            if began:
+                self._replicator.store.write_behind.save_state(partition)
+        if section.high_watermark > partition.high_watermark:
+            partition.commit(section.high_watermark)
+        if section.log_start > partition.log_start:
+            self._replicator.store.follow_log_start(partition, section.log_start)
+        return True
+
+    def retry(self, replica: Replica, attachment: Attachment) -> None:
+        """There may be memory again for what was parked."""
+        parked, attachment.parked = attachment.parked, []
+        for at, section in enumerate(parked):
+            if not self._take(replica, attachment, section):
+                attachment.parked = parked[at:]
+                break
+        self.acknowledge(replica, attachment)
+
+    def acknowledge(self, replica: Replica, attachment: Attachment) -> None:
+        """Say again how far we are: the disk, or memory, has come along."""
+        self.channel.send(frames.acks(0, [(replica.key, attachment.epoch, end_of(replica.log))]))
+
+
+def end_of(partition: PartitionLog) -> int:
+    """How much of the log this replica vouches for."""
+    return partition.durable_end if partition.config.durability is Durability.DISK else partition.log_end
+
+
+def _refusal(section: Section, replica: Replica | None) -> Any:
+    return {
+        "topic": section.key[0].hex(),
+        "partition": section.key[1],
+        "epoch": section.epoch,
+        "promised": replica.log.control.promised_epoch if replica is not None else -1,
+    }

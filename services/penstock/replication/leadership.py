@@ -1,0 +1,279 @@
+"""A partition led: who has how much of it, and so what is committed. No I/O.
+
+One `Leadership` per epoch. `Backup` is a replica elsewhere: attached by the handshake of this epoch, or
+counting for nothing. The union rule (R2), the epoch in every acknowledgement (R4) and min.insync.replicas
+(R6) are all in `advance`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from penstock.cluster.partitions import Member, PartitionState
+from penstock.log.config import Durability
+from penstock.log.partition import EpochStart, PartitionLog
+from penstock.log.segment import Segment
+from penstock.shm.layout import PartitionState as ControlState
+from penstock.wire import batch
+
+WINDOW: Final = 8 << 20
+"""Bytes of one partition that may be on their way to one backup (rule R10)."""
+NEVER: Final = -1
+
+
+class Run(NamedTuple):
+    """Batches to send. `view` is None when they are on disk only."""
+
+    segment: Segment
+    view: memoryview | None
+    next_offset: int
+
+
+class Backup:
+    """One replica of a led partition, as its leader knows it."""
+
+    __slots__ = (
+        "_segment",
+        "acked",
+        "attached",
+        "broker",
+        "handshake",
+        "on_its_way",
+        "position",
+        "progress_at",
+        "sent",
+        "start_acked",
+        "storage",
+        "streaming",
+        "told",
+    )
+
+    def __init__(self, broker: int, now: float) -> None:
+        self.broker = broker
+        self.storage = 0
+        self.attached = False
+        """The handshake of this epoch is done."""
+        self.handshake = 0
+        """Counts them: an answer to an earlier one must not cut what came since."""
+        self.streaming = False
+        """It gets what is appended at once; otherwise it is catching up."""
+        self.acked = NEVER
+        self.sent = 0
+        self.on_its_way: deque[tuple[int, int]] = deque()
+        """(end offset, bytes) of what was sent and not acknowledged."""
+        self.progress_at = now
+        """When it last acknowledged something new, or had nothing to acknowledge."""
+        self.told = (NEVER, NEVER)
+        """High watermark and log start that it was last sent."""
+        self.start_acked = NEVER
+        self._segment: Segment | None = None
+        self.position = 0
+
+    def attach(self, storage: int, end: int, acked: int, now: float) -> None:
+        self.storage = storage
+        self.attached = True
+        self.streaming = False
+        self.sent, self.acked = end, acked
+        self.on_its_way.clear()
+        self.progress_at = now
+        self.told = (NEVER, NEVER)
+        self._segment = None
+
+    def detach(self) -> None:
+        """What it has said so far still counts; nothing is sent until the next handshake."""
+        self.attached = self.streaming = False
+
+    def take(self, log: PartitionLog, limit: int) -> Run | None:
+        """The next batches to send: all that is there, within `limit` and one segment. None: nothing."""
+        if self.sent >= log.log_end:
+            return None
+        segment = self._segment
+        if segment is None or segment.memory is None or self.position > segment.size:
+            segment = self._find(log)
+        elif self.position == segment.size:
+            segment = self._find(log)  # it was sealed, the next one goes on
+        if segment is None:
+            return None
+        if segment.memory is None:
+            return Run(segment, None, self.sent)
+        start = self.position
+        if segment.size - start <= limit:
+            end, next_offset = segment.size, segment.next_offset
+        else:
+            end, next_offset = _boundary(segment, start, limit)
+        self.position = end
+        return Run(segment, segment.bytes_between(start, end), next_offset)
+
+    def _find(self, log: PartitionLog) -> Segment | None:
+        bases = [segment.base_offset for segment in log.segments]
+        at = max(0, bisect_right(bases, self.sent) - 1)
+        while at < len(log.segments) and log.segments[at].next_offset <= self.sent:
+            at += 1
+        if at == len(log.segments):
+            return None
+        segment = self._segment = log.segments[at]
+        if segment.memory is not None:
+            self.position = segment.position_of(self.sent) if self.sent > segment.base_offset else 0
+        return segment
+
+    def sent_up_to(self, offset: int, size: int, now: float) -> None:
+        if self.acked == self.sent:
+            self.progress_at = now
+        self.sent = offset
+        self.on_its_way.append((offset, size))
+
+    def acknowledge(self, end: int, now: float) -> None:
+        if end > self.acked:
+            self.acked = end
+            self.progress_at = now
+        while self.on_its_way and self.on_its_way[0][0] <= end:
+            self.on_its_way.popleft()
+
+    @property
+    def room(self) -> int:
+        return WINDOW - sum(size for _, size in self.on_its_way)
+
+
+def _boundary(segment: Segment, start: int, limit: int) -> tuple[int, int]:
+    """The last batch end within start..start+limit, one batch at least, and the offset there."""
+    view = segment.bytes_between(0, segment.size)
+    position, next_offset = start, NEVER
+    while position < segment.size:
+        base, size = batch.read_place(view, position)
+        if position + size - start > limit and position > start:
+            break
+        next_offset = base + batch.read_last_offset_delta(view, position) + 1
+        position += size
+    return position, next_offset
+
+
+class Leadership:
+    def __init__(self, log: PartitionLog, state: PartitionState, me: Member, now: float) -> None:
+        self.log = log
+        self.me = me
+        self.epoch = state.epoch
+        self.start_offset = log.log_end
+        """Everything of earlier epochs lies below: committed or not, it is kept (rule R8)."""
+        self.since = now
+        self.known: frozenset[Member] = frozenset(state.in_sync)
+        self.proposed: frozenset[Member] | None = None
+        self.replicas = state.replicas
+        self.backups = {broker: Backup(broker, now) for broker in state.replicas if broker != me.broker}
+        self.handing_over = False
+        self.shrunk_at = -1e9
+
+    # The in-sync set
+
+    def note(self, state: PartitionState, now: float) -> None:
+        """A newer revision of the key, still in our epoch."""
+        self.known = frozenset(state.in_sync)
+        self.replicas = state.replicas
+        wanted = set(state.replicas) | {member.broker for member in state.in_sync}
+        for broker in wanted - {self.me.broker} - self.backups.keys():
+            self.backups[broker] = Backup(broker, now)
+        for broker in self.backups.keys() - wanted:
+            del self.backups[broker]
+        self.advance()
+
+    def propose(self, members: frozenset[Member]) -> None:
+        """From now on until `settled`, both sets must have what is committed (rule R2)."""
+        self.proposed = members
+        self.log.replicated = True
+        self.advance()
+
+    def settled(self) -> None:
+        self.proposed = None
+        self.advance()
+
+    def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:
+        """Members that hold up commits: gone, silent, or standing still for too long."""
+        gone = []
+        for member in self.known - {self.me}:
+            backup = self.backups.get(member.broker)
+            if backup is None or member.broker not in self.replicas or member.broker in silent:
+                gone.append(member)
+            elif not backup.attached:
+                if now - max(self.since, backup.progress_at) > patience:
+                    gone.append(member)
+            elif backup.storage != member.storage:
+                gone.append(member)  # the log that was in sync is no more (rule R1)
+            elif backup.acked < self.log.log_end and now - backup.progress_at > patience:
+                gone.append(member)
+        return frozenset(gone)
+
+    def joining(self, silent: frozenset[int]) -> frozenset[Member]:
+        """Backups that have all that is committed and all of earlier epochs: they may be added."""
+        listed = {member.broker for member in self.known if self._has(member)}
+        return frozenset(
+            Member(backup.broker, backup.storage)
+            for backup in self.backups.values()
+            if backup.streaming
+            and backup.broker in self.replicas
+            and backup.broker not in silent
+            and backup.broker not in listed
+            and backup.acked >= max(self.start_offset, self.log.high_watermark)
+        )
+
+    def _has(self, member: Member) -> bool:
+        backup = self.backups.get(member.broker)
+        return backup is None or not backup.attached or backup.storage == member.storage
+
+    # What is committed
+
+    def advance(self) -> None:
+        log = self.log
+        proposed = self.proposed
+        size = len(self.known) if proposed is None else min(len(self.known), len(proposed))
+        if size < log.config.min_insync_replicas:
+            log.replicated = True
+            if not log.short_of_replicas:
+                log.short_of_replicas = True
+                log.wake()  # who waits for acks=all is told now (rule R6)
+            return
+        log.short_of_replicas = False
+        end = log.durable_end if log.config.durability is Durability.DISK else log.log_end
+        alone = True
+        for member in self.known if proposed is None else self.known | proposed:
+            if member == self.me:
+                continue
+            alone = False
+            backup = self.backups.get(member.broker)
+            if backup is None or backup.storage != member.storage:
+                return
+            if backup.acked < end:
+                end = backup.acked
+        if end > log.high_watermark:
+            log.commit(end)
+        if alone and log.replicated and not any(b.streaming for b in self.backups.values()):
+            log.commit_all()
+            log.replicated = False
+
+    def appended(self) -> None:
+        """Nobody has to acknowledge it if nobody else is in the set."""
+        if len(self.known) == 1 and self.proposed is None:
+            self.advance()
+
+    def suspect(self, doubtful: bool) -> None:
+        """Tell readers on this machine whether this leader still knows where it stands (rule S9)."""
+        control = self.log.control
+        if doubtful and control.state is ControlState.LIVE:
+            control.state = ControlState.SUSPECT
+        elif not doubtful and control.state is ControlState.SUSPECT:
+            control.state = ControlState.LIVE
+
+
+def common_prefix(log: PartitionLog, epochs: Sequence[tuple[int, int]], end: int) -> int | None:
+    """How much of a backup's log (its epoch table and end) is ours too; None: nothing at all.
+
+    The newest epoch that both have: there both logs came from one leader, up to where either ends.
+    """
+    for at in range(len(epochs) - 1, -1, -1):
+        epoch, _ = epochs[at]
+        its_end = epochs[at + 1][1] if at + 1 < len(epochs) else end
+        ours: EpochStart = log.end_offset_for_epoch(epoch)
+        if ours.epoch == epoch:
+            return min(its_end, ours.start_offset)
+    return None

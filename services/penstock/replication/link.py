@@ -1,0 +1,483 @@
+"""The leader's side of a pair of brokers: one connection for all partitions, and a second to catch up.
+
+Whatever was appended while frames were on their way goes out as the next one; at most `FRAMES` are, and
+within them at most a window per partition (rule R10). Memory that is being sent is held until the
+frame is acknowledged. A link dials until it is closed; what it hears it gives to the replicator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.cluster.partitions import PartitionKey
+from penstock.log.partition import PartitionLog
+from penstock.replication import frames
+from penstock.replication.channel import Channel
+from penstock.replication.frames import Kind, MalformedFrame
+from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.shm.memory import SegmentMemory
+from penstock.wire import batch
+
+if TYPE_CHECKING:
+    from penstock.replication.replicator import Replicator
+
+log = logging.getLogger(__name__)
+
+FRAMES: Final = 2
+RUN: Final = 1 << 20
+"""Bytes of one partition in one frame."""
+FRAME: Final = 8 << 20
+NEAR: Final = 1 << 20
+"""A backup that is less behind than this gets the rest on the live connection."""
+REDIAL: Final = 0.1
+ATTACH_AGAIN: Final = 0.2
+
+
+class _Sent(NamedTuple):
+    """A frame on its way."""
+
+    number: int
+    holds: list[SegmentMemory]
+    told: list[tuple[Backup, int]]
+
+
+class _Lane:
+    """One connection: numbered frames out, acknowledgements in."""
+
+    def __init__(self, link: Link, name: str) -> None:
+        self._link = link
+        self.name = name
+        self.channel: Channel | None = None
+        self.sent: deque[_Sent] = deque()
+        self.sent_at = 0.0
+        self._number = 0
+
+    def send(
+        self,
+        sections: list[tuple[PartitionKey, int, int, int, int, memoryview | None]],
+        holds: list[SegmentMemory],
+        told: list[tuple[Backup, int]],
+    ) -> None:
+        assert self.channel is not None
+        self._number += 1
+        for memory in holds:
+            memory.holds += 1
+        self.sent.append(_Sent(self._number, holds, told))
+        self.sent_at = self._link.replicator.now()
+        self.channel.send(frames.data(self._number, sections))
+
+    def acknowledged(self, number: int) -> None:
+        while self.sent and self.sent[0].number <= number:
+            self._release(self.sent.popleft())
+
+    def _release(self, sent: _Sent) -> None:
+        for memory in sent.holds:
+            memory.holds -= 1
+        for backup, log_start in sent.told:
+            backup.start_acked = max(backup.start_acked, log_start)
+
+    # asyncio's side
+
+    def frame(self, kind: Kind, body: memoryview) -> None:
+        self._link.frame(self, kind, body)
+
+    def lost(self) -> None:
+        self.channel = None
+        for sent in self.sent:
+            for memory in sent.holds:
+                memory.holds -= 1
+        self.sent.clear()
+        self._link.lane_lost(self)
+
+
+class Link:
+    def __init__(self, replicator: Replicator, broker: int) -> None:
+        self.replicator = replicator
+        self.broker = broker
+        self.heard_at = replicator.now()
+        self.led: dict[PartitionKey, Leadership] = {}
+        self._live = _Lane(self, "live")
+        self._bulk = _Lane(self, "catch-up")
+        self._dirty: dict[PartitionKey, Backup] = {}
+        self._flush_soon = False
+        self._attach_soon: set[PartitionKey] = set()
+        self._behind: deque[PartitionKey] = deque()
+        self._bulk_moved = asyncio.Event()
+        self._tasks = [
+            asyncio.create_task(self._dial(self._live), name=f"link-{broker}"),
+            asyncio.create_task(self._catch_up(), name=f"catch-up-{broker}"),
+        ]
+        self._redial = asyncio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        return self._live.channel is not None
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in (self._live, self._bulk):
+            if lane.channel is not None:
+                lane.channel.close()
+
+    # Partitions
+
+    def add(self, key: PartitionKey, leadership: Leadership) -> None:
+        """Attach the backup of a partition that we lead; again, if it is in another epoch now."""
+        self.led[key] = leadership
+        self._attach(key)
+
+    def remove(self, key: PartitionKey) -> None:
+        self.led.pop(key, None)
+        self._dirty.pop(key, None)
+
+    def note(self, key: PartitionKey, backup: Backup) -> None:
+        """There is something to send. All that comes in this turn of the loop goes in one frame."""
+        self._dirty[key] = backup
+        if not self._flush_soon and len(self._live.sent) < FRAMES:
+            self._flush_soon = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_soon = False
+        lane = self._live
+        if lane.channel is None or not self._dirty or len(lane.sent) >= FRAMES or lane.channel.is_stuck:
+            return
+        sections = []
+        holds: list[SegmentMemory] = []
+        told = []
+        total = 0
+        now = self.replicator.now()
+        dirty, self._dirty = self._dirty, {}
+        for key, backup in dirty.items():
+            leadership = self.led.get(key)
+            if leadership is None or not backup.streaming:
+                continue
+            partition = leadership.log
+            if total >= FRAME:
+                self._dirty[key] = backup
+                continue
+            run = backup.take(partition, min(RUN, room)) if (room := backup.room) > 0 else None
+            if run is not None and run.view is None:
+                self._fall_behind(key, backup)
+                continue
+            base, view = backup.sent, None
+            if run is not None:
+                view = run.view
+                assert run.segment.memory is not None
+                assert view is not None
+                holds.append(run.segment.memory)
+                total += len(view)
+                backup.sent_up_to(run.next_offset, len(view), now)
+                if backup.sent < partition.log_end and backup.room > 0:
+                    self._dirty[key] = backup
+            backup.told = (partition.high_watermark, partition.log_start)
+            told.append((backup, partition.log_start))
+            sections.append((key, leadership.epoch, base, *backup.told, view))
+        if sections:
+            lane.send(sections, holds, told)
+        if self._dirty and len(lane.sent) < FRAMES and not self._flush_soon:
+            self._flush_soon = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def tick(self, now: float, heartbeat: float) -> None:
+        """Called often: say what changed without an append, or that we are alive."""
+        lane = self._live
+        if lane.channel is None:
+            return
+        for key, leadership in self.led.items():
+            backup = leadership.backups.get(self.broker)
+            if (
+                backup is not None
+                and backup.streaming
+                and backup.told != (leadership.log.high_watermark, leadership.log.log_start)
+            ):
+                self._dirty[key] = backup
+        self._flush()
+        if now - lane.sent_at >= heartbeat and not lane.channel.is_stuck:
+            lane.send([], [], [])
+
+    def hang_up(self) -> None:
+        """The other side is silent for too long: begin anew."""
+        if self._live.channel is not None:
+            self._live.channel.close()
+
+    # The connection
+
+    async def _dial(self, lane: _Lane) -> None:
+        while True:
+            address = self.replicator.address_of(self.broker)
+            if address is None:
+                await asyncio.sleep(REDIAL)
+                continue
+            try:
+                channel = await asyncio.wait_for(self.replicator.network.dial(address, lane), 2.0)
+            except (OSError, TimeoutError):
+                await asyncio.sleep(REDIAL)
+                continue
+            lane.channel = channel
+            channel.send(frames.message(Kind.HELLO, self.replicator.hello(self.broker, lane.name)))
+            if lane is self._bulk:
+                return
+            self.heard_at = self.replicator.now()
+            for key in self.led:
+                self._attach(key)
+            self._redial.clear()
+            await self._redial.wait()
+            await asyncio.sleep(REDIAL / 10)
+
+    def lane_lost(self, lane: _Lane) -> None:
+        if lane is self._live:
+            self._redial.set()
+            for leadership in self.led.values():
+                backup = leadership.backups.get(self.broker)
+                if backup is not None:
+                    backup.detach()
+            if self._bulk.channel is not None:
+                self._bulk.channel.close()
+            self.replicator.link_lost(self)
+        else:
+            for key in self._behind:
+                self._attach_later(key)
+            self._behind.clear()
+        self._bulk_moved.set()
+
+    # What the backup says
+
+    def frame(self, lane: _Lane, kind: Kind, body: memoryview) -> None:
+        self.heard_at = now = self.replicator.now()
+        if kind is Kind.ACK:
+            number, acknowledged = frames.read_acks(body)
+            if number:
+                lane.acknowledged(number)
+            for key, epoch, end in acknowledged:
+                leadership = self.led.get(key)
+                if leadership is None or leadership.epoch != epoch:
+                    continue  # of another epoch: its log may have been another (rule R4)
+                backup = leadership.backups.get(self.broker)
+                if backup is None or not backup.attached or end > leadership.log.log_end:
+                    continue
+                backup.acknowledge(end, now)
+                leadership.advance()
+                if backup.sent < leadership.log.log_end and backup.streaming:
+                    self._dirty[key] = backup
+            self._bulk_moved.set()
+            if self._dirty:
+                self._flush()
+        elif kind is Kind.ATTACHED:
+            begins = [begin for entry in frames.read_message(body) if (begin := self._attached(entry))]
+            if begins and self._live.channel is not None:
+                self._live.channel.send(frames.message(Kind.BEGIN, begins))
+        elif kind is Kind.BEGUN:
+            for entry in frames.read_message(body):
+                self._begun(entry)
+        elif kind is Kind.REFUSED:
+            for entry in frames.read_message(body):
+                self._refused(entry)
+        else:
+            raise MalformedFrame(f"{kind.name} from a backup")
+
+    # The handshake
+
+    def _attach(self, key: PartitionKey) -> None:
+        if self._live.channel is None:
+            return
+        if not self._attach_soon:
+            asyncio.get_running_loop().call_soon(self._send_attach)
+        self._attach_soon.add(key)
+
+    def _attach_later(self, key: PartitionKey) -> None:
+        asyncio.get_running_loop().call_later(ATTACH_AGAIN, self._attach_if_led, key)
+
+    def _attach_if_led(self, key: PartitionKey) -> None:
+        leadership = self.led.get(key)
+        backup = leadership.backups.get(self.broker) if leadership else None
+        if backup is not None and not backup.attached:
+            self._attach(key)
+
+    def _send_attach(self) -> None:
+        keys, self._attach_soon = self._attach_soon, set()
+        if self._live.channel is None:
+            return
+        wanted = []
+        for key in keys:
+            leadership = self.led.get(key)
+            if leadership is not None and self.broker in leadership.backups:
+                backup = leadership.backups[self.broker]
+                backup.detach()
+                backup.handshake += 1
+                wanted.append(
+                    {
+                        "topic": key[0].hex(),
+                        "partition": key[1],
+                        "epoch": leadership.epoch,
+                        "handshake": backup.handshake,
+                    }
+                )
+        if wanted:
+            self._live.channel.send(frames.message(Kind.ATTACH, wanted))
+
+    def _find(self, entry: Any) -> tuple[PartitionKey, Leadership, Backup] | None:
+        key = (bytes.fromhex(entry["topic"]), entry["partition"])
+        leadership = self.led.get(key)
+        if leadership is None or leadership.epoch != entry["epoch"] or self.broker not in leadership.backups:
+            return None
+        return key, leadership, leadership.backups[self.broker]
+
+    def _attached(self, entry: Any) -> Any:
+        found = self._find(entry)
+        if found is None:
+            return None
+        key, leadership, backup = found
+        if entry["handshake"] != backup.handshake:
+            return None
+        if "error" in entry:
+            if entry["error"] == "fenced":
+                self.replicator.fenced(key, leadership, entry["promised"])
+            else:
+                self._attach_later(key)
+            return None
+        partition = leadership.log
+        answer = {
+            "topic": entry["topic"],
+            "partition": key[1],
+            "epoch": leadership.epoch,
+            "handshake": backup.handshake,
+        }
+        cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
+        if cut is None and entry["end"] == 0 == partition.log_start:
+            cut = 0  # it has nothing at all
+        if cut is None or cut < partition.log_start or cut < entry["start"]:
+            return answer | {"cut": None, "reset": partition.log_start}
+        return answer | {"cut": cut, "reset": None}
+
+    def _begun(self, entry: Any) -> None:
+        found = self._find(entry)
+        if found is None:
+            return
+        key, leadership, backup = found
+        if entry["handshake"] != backup.handshake:
+            return
+        if "error" in entry:
+            log.warning("broker %d can't take %r: %s", self.broker, leadership.log, entry["error"])
+            self._attach_later(key)
+            return
+        backup.attach(entry["storage"], entry["end"], entry["acked"], self.replicator.now())
+        self._fall_behind(key, backup)
+        self._go_live_if_near(key, leadership, backup)
+        leadership.advance()
+
+    def _refused(self, entry: Any) -> None:
+        found = self._find(entry)
+        if found is None:
+            return
+        key, leadership, backup = found
+        if entry["promised"] > leadership.epoch:
+            self.replicator.fenced(key, leadership, entry["promised"])
+        elif backup.attached:
+            backup.detach()
+            self._attach_later(key)
+
+    # Catching up
+
+    def _fall_behind(self, key: PartitionKey, backup: Backup) -> None:
+        backup.streaming = False
+        if key not in self._behind:
+            self._behind.append(key)
+        self._bulk_moved.set()
+
+    def _go_live_if_near(self, key: PartitionKey, leadership: Leadership, backup: Backup) -> bool:
+        partition = leadership.log
+        if backup.acked != backup.sent or not backup.attached or not _is_near(partition, backup.sent):
+            return False
+        backup.streaming = True
+        with contextlib.suppress(ValueError):
+            self._behind.remove(key)
+        partition.replicated = True
+        partition.on_append = self.replicator.appended
+        self.note(key, backup)
+        return True
+
+    async def _catch_up(self) -> None:
+        """One chunk at a time, a partition after the other, no more than half of our time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            while not self._behind:
+                self._bulk_moved.clear()
+                await self._bulk_moved.wait()
+            if self._bulk.channel is None:
+                if not self.is_up:
+                    await asyncio.sleep(REDIAL)
+                    continue
+                await self._dial(self._bulk)
+            key = self._behind[0]
+            self._behind.rotate(-1)
+            leadership = self.led.get(key)
+            backup = leadership.backups.get(self.broker) if leadership else None
+            if leadership is None or backup is None or not backup.attached:
+                with contextlib.suppress(ValueError):
+                    self._behind.remove(key)
+                continue
+            if self._go_live_if_near(key, leadership, backup):
+                leadership.advance()
+                continue
+            started = loop.time()
+            try:
+                await self._send_chunk(key, leadership, backup)
+            except Exception:
+                log.exception("catching up %r on broker %d failed", leadership.log, self.broker)
+                backup.detach()
+                self._attach_later(key)
+            await asyncio.sleep(min(0.05, loop.time() - started) / 2)
+
+    async def _send_chunk(self, key: PartitionKey, leadership: Leadership, backup: Backup) -> None:
+        partition = leadership.log
+        if backup.sent < partition.log_start:
+            backup.detach()  # what it needs was deleted: the handshake lets it begin anew
+            self._attach_later(key)
+            return
+        run = backup.take(partition, RUN)
+        if run is not None:
+            view, next_offset = run.view, run.next_offset
+            holds = [run.segment.memory] if view is not None and run.segment.memory is not None else []
+            if view is None:
+                view = memoryview(await self.replicator.read_cold(run.segment, backup.sent, RUN))
+                next_offset = _end_of(view, backup.sent)
+            channel = self._bulk.channel
+            if channel is None or not backup.attached or self.led.get(key) is not leadership or not view:
+                return
+            base = backup.sent
+            backup.sent_up_to(next_offset, len(view), self.replicator.now())
+            told = (partition.high_watermark, partition.log_start)
+            self._bulk.send([(key, leadership.epoch, base, *told, view)], holds, [])
+        while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
+            self._bulk_moved.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._bulk_moved.wait(), 1.0)
+
+
+def _is_near(partition: PartitionLog, offset: int) -> bool:
+    """Whether all from `offset` on is in memory and not much."""
+    left = 0
+    for segment in reversed(partition.segments):
+        if segment.next_offset <= offset:
+            break
+        left += segment.size
+        if segment.base_offset <= offset and segment.is_hot:
+            left -= segment.position_of(offset)
+        if left > NEAR or not segment.is_hot:
+            return False
+    return True
+
+
+def _end_of(view: memoryview, start: int) -> int:
+    """The offset behind the last whole batch of what was read from disk."""
+    end = start
+    for _, header in batch.walk(view, 0, len(view)):
+        end = header.next_offset
+    return end

@@ -1,0 +1,690 @@
+"""A broker's part in the cluster: which of its replicas lead, follow, or stand for election, and why.
+
+The directory tells it what the cluster agreed on, links and inbound connections tell it who is alive; out
+of that it takes and gives up leaderships, and changes in-sync sets by compare-and-swap. Safety hangs on
+the promises in part.ctl and on those swaps only, never on a clock: suspicion decides when, not what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from penstock.cluster import partitions
+from penstock.cluster.directory import ClusterDirectory
+from penstock.cluster.metadata import Change, MetadataStore, Unavailable
+from penstock.cluster.partitions import NOBODY, PartitionKey, PartitionState
+from penstock.cluster.topics import Topic
+from penstock.log.partition import PartitionLog
+from penstock.log.segment import Segment
+from penstock.log.store import PartitionPlace
+from penstock.replication.channel import Channel, Network
+from penstock.replication.following import Attachment, Inbound
+from penstock.replication.frames import MalformedFrame
+from penstock.replication.leadership import Leadership
+from penstock.replication.link import Link
+from penstock.replication.replica import Replica
+
+log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+TICK: Final = 0.025
+HEARTBEAT: Final = 0.05
+RETRY: Final = 0.1
+PATROL: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait before acting; seconds."""
+
+    suspicion: float = 0.3
+    """Silence of a leader, or of a backup, that counts as its death."""
+    stall: float = 2.0
+    """A backup's acknowledgements may stand still for this long."""
+    hold_down: float = 1.0
+    """After dropping a backup, before adding one; and before leadership goes home (rule R10)."""
+    vacancy: float = 1.0
+    """Without a leader and a leader's lease, before standing for it unasked."""
+
+
+class Election(NamedTuple):
+    """For people: who took what over, when and why."""
+
+    at: float
+    key: PartitionKey
+    topic: str
+    epoch: int
+    reason: str
+
+
+class WriteBehindLike(Protocol):
+    def save_state(self, partition: PartitionLog) -> None: ...
+
+
+class Store(Protocol):
+    """What replication needs of the broker's logs."""
+
+    incarnation: int
+
+    @property
+    def write_behind(self) -> WriteBehindLike: ...
+
+    def open(self, places: list[PartitionPlace]) -> list[PartitionLog]: ...
+
+    async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None: ...
+
+    def truncate(self, partition: PartitionLog, offset: int) -> None: ...
+
+    def reset(self, partition: PartitionLog, offset: int) -> None: ...
+
+    def follow_log_start(self, partition: PartitionLog, offset: int) -> None: ...
+
+
+class Replicator:
+    """See the module. A `Listener` of the directory."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int,
+        directory: ClusterDirectory,
+        metadata: MetadataStore,
+        store: Store,
+        network: Network,
+        patience: Patience | None = None,
+        on_leading: Callable[[PartitionLog], None] = lambda _: None,
+        on_ended: Callable[[PartitionLog], None] = lambda _: None,
+        on_topic: Callable[[Topic], None] = lambda _: None,
+    ) -> None:
+        self.broker_id = broker_id
+        self.directory = directory
+        self.store = store
+        self.network = network
+        self.replicas: dict[PartitionKey, Replica] = {}
+        self.links: dict[int, Link] = {}
+        self.elections: deque[Election] = deque(maxlen=100)
+        self._metadata = metadata
+        self._patience = patience or Patience()
+        self._on_leading = on_leading
+        self._on_ended = on_ended
+        self._on_topic = on_topic
+        self._inbound: set[Inbound] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = False
+        self._stop_listening: Callable[[], None] | None = None
+        self.port = 0
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    # Life
+
+    async def listen(self, address: tuple[str, int]) -> None:
+        self.port, self._stop_listening = await self.network.listen(address, self._accept)
+
+    def start(self) -> None:
+        """Take part. The directory has its first whole picture."""
+        self.directory.listeners.append(self)
+        for topic in list(self.directory.by_name.values()):
+            self.topic_changed(topic)
+        self._spawn(self._tick())
+        self._spawn(self._patrol())
+
+    async def stop(self) -> None:
+        self._stopping = True
+        if self._stop_listening is not None:
+            self._stop_listening()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self.links.values()))
+        for inbound in list(self._inbound):
+            inbound.channel.close()
+
+    async def leave(self, timeout: float = 3.0) -> None:
+        """Before a clean stop: hand every leadership over that somebody can take."""
+        self._stopping = True
+        led = [replica for replica in self.replicas.values() if replica.leadership is not None]
+        turns = asyncio.Semaphore(16)
+
+        async def give(replica: Replica) -> None:
+            async with turns:
+                while replica.leadership is not None and self._successor(replica.leadership) is not None:
+                    if await self.hand_over(replica, None, f"broker {self.broker_id} stops"):
+                        return
+                    await asyncio.sleep(0.02)
+
+        if led:
+            await asyncio.wait([asyncio.ensure_future(give(replica)) for replica in led], timeout=timeout)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # What the directory says
+
+    def topic_changed(self, topic: Topic) -> None:
+        topic_id = topic.topic_id.bytes
+        places = []
+        for index in range(len(topic.partitions)):
+            key = (topic_id, index)
+            if self.broker_id in self.directory.placed(key) and key not in self.replicas:
+                places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
+        for partition in self.store.open(places) if places else ():
+            partition.on_synced = self._synced  # never a commit: that is the leader's to say
+            self.replicas[(topic_id, partition.partition)] = Replica(self.broker_id, partition, self.now())
+        self._on_topic(topic)
+        for index in range(len(topic.partitions)):
+            replica = self.replicas.get((topic_id, index))
+            if replica is not None:
+                self._react(replica)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        for key in [key for key in self.replicas if key[0] == topic.topic_id.bytes]:
+            self._close_replica(key)
+
+    def partition_changed(self, key: PartitionKey) -> None:
+        topic = self.directory.by_id.get(key[0])
+        if topic is None:
+            return
+        replica = self.replicas.get(key)
+        placed = self.broker_id in self.directory.placed(key)
+        if replica is None:
+            if placed:
+                self.topic_changed(topic)
+            else:
+                self._on_topic(topic)
+            return
+        self._on_topic(topic)
+        state = self.directory.state_of(key)
+        if not placed and replica.leadership is None and state is not None:
+            if not any(member.broker == self.broker_id for member in state.in_sync):
+                self._close_replica(key)
+            return
+        self._react(replica)
+
+    def brokers_changed(self) -> None:
+        """Addresses are looked up when they are needed; leases that ran out are seen on patrol."""
+
+    def _close_replica(self, key: PartitionKey) -> None:
+        replica = self.replicas.pop(key)
+        self._end(replica)
+        self._spawn(self.store.close_partition(replica.log, delete=True))
+
+    # Roles
+
+    def _react(self, replica: Replica) -> None:
+        """What the cluster agreed on, applied to one replica. Called as often as one likes."""
+        state = self.directory.state_of(replica.key)
+        led = replica.leadership
+        if led is not None and state is not None:
+            if state.epoch > led.epoch:
+                self._end(replica)
+            else:
+                if state.epoch == led.epoch:
+                    self._keep_leading(replica, led, state)
+                return
+        if replica.swapping or replica.log.damage is not None or self._stopping:
+            return
+        member = replica.member
+        if state is None:
+            placed = self.directory.placed(replica.key)
+            idle = self.now() - replica.idle_since > self._patience.vacancy
+            if placed and (placed[0] == self.broker_id or (idle and placed[0] not in self.directory.brokers)):
+                self._spawn(self._stand(replica, "first leader"))
+        elif state.leader == self.broker_id:
+            promised = replica.log.control.promised_epoch
+            if not state.has(*member):
+                if state.replicas == (self.broker_id,):
+                    self._spawn(self._stand(replica, "only replica, its log was lost in part"))
+                else:
+                    self._spawn(self._resign(replica))
+            elif state.epoch == replica.standing_for or promised < state.epoch:
+                self._lead(replica, state)
+            else:
+                self._spawn(self._stand(replica, f"broker {self.broker_id} restarted"))
+        elif state.leader == NOBODY:
+            if state.has(*member):
+                self._spawn(self._stand(replica, "no leader"))
+        elif (
+            replica.attachment is None
+            and state.leader not in self.directory.brokers
+            and state.has(*member)
+            and self.now() - replica.idle_since > self._patience.vacancy
+        ):
+            reason = f"broker {state.leader} lost its lease"
+            self._spawn(self._stand(replica, reason, without=state.leader))
+
+    def _lead(self, replica: Replica, state: PartitionState) -> None:
+        partition = replica.log
+        if not partition.promise(state.epoch):
+            return
+        replica.attachment = None
+        partition.begin_epoch(state.epoch)
+        led = replica.leadership = Leadership(partition, state, replica.member, self.now())
+        partition.on_synced = lambda _: led.advance()
+        partition.replicated = True
+        led.advance()
+        if state.replicas == (self.broker_id,) and partition.lost_up_to > partition.log_end:
+            partition.skip_to(partition.lost_up_to)
+            led.advance()
+        partition.serve(self.store.incarnation)
+        self.store.write_behind.save_state(partition)
+        self.elections.append(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
+        log.info(
+            "%r: leading in epoch %d from offset %d (%s)",
+            partition,
+            state.epoch,
+            led.start_offset,
+            state.reason,
+        )
+        self._connect(replica, led)
+        self._on_leading(partition)
+
+    def _connect(self, replica: Replica, led: Leadership) -> None:
+        for broker in led.backups:
+            link = self.links.get(broker)
+            if link is None:
+                link = self.links[broker] = Link(self, broker)
+            if link.led.get(replica.key) is not led:
+                link.add(replica.key, led)
+
+    def _keep_leading(self, replica: Replica, led: Leadership, state: PartitionState) -> None:
+        before = set(led.backups)
+        led.note(state, self.now())
+        for broker in before - led.backups.keys():
+            self.links[broker].remove(replica.key)
+        self._connect(replica, led)
+
+    def _end(self, replica: Replica) -> None:
+        """Leadership is over: somebody else has a higher epoch, or this replica goes."""
+        led, replica.leadership = replica.leadership, None
+        replica.idle_since = self.now()
+        if led is None:
+            return
+        partition = replica.log
+        for link in self.links.values():
+            if link.led.get(replica.key) is led:
+                link.remove(replica.key)
+        partition.on_synced = self._synced
+        partition.short_of_replicas = False
+        partition.step_down()
+        log.info("%r: no longer leading (epoch %d)", partition, led.epoch)
+        self._on_ended(partition)
+
+    # Elections
+
+    async def _stand(self, replica: Replica, reason: str, without: int = NOBODY) -> None:
+        if replica.swapping or replica.leadership is not None or self._stopping:
+            return
+        # No promise while etcd is away: it could not be kept to anybody's use, and the leader may be back.
+        state = await self._fresh(replica)
+        if replica.leadership is not None or replica.attachment is not None or self._stopping:
+            return
+        expected = (without,) if without != NOBODY else (NOBODY, self.broker_id)
+        if (state is not None or without != NOBODY) and (state is None or state.leader not in expected):
+            return  # it was settled while we hesitated
+        placed = self.directory.placed(replica.key)
+        promised = replica.log.control.promised_epoch
+        proposal = partitions.stand(state, placed, replica.member, promised, reason, without=without)
+        if proposal is None:
+            return
+        # From here on the old leader gets no acknowledgement of ours, whatever becomes of the swap.
+        replica.log.promise(proposal.epoch)
+        self.store.write_behind.save_state(replica.log)
+        replica.attachment = None
+        replica.standing_for = proposal.epoch
+        await self._swap(replica, state, proposal)
+
+    async def _fresh(self, replica: Replica) -> PartitionState | None:
+        """The key as it is now; waits for etcd."""
+        replica.swapping = True
+        try:
+            while self.replicas.get(replica.key) is replica and replica.attachment is None:
+                try:
+                    found = await self._metadata.get(partitions.path_of(replica.key))
+                    if found is not None:
+                        self.directory.note_state(replica.key, partitions.decode(found))
+                    break
+                except Unavailable:
+                    await asyncio.sleep(RETRY)
+        finally:
+            replica.swapping = False
+        return self.directory.state_of(replica.key)
+
+    async def _resign(self, replica: Replica) -> None:
+        state = self.directory.state_of(replica.key)
+        proposal = partitions.resign(state, replica.member) if state is not None else None
+        if proposal is not None and state is not None:
+            log.error("%r: this broker led it and lost its log; leaving it to the others", replica.log)
+            await self._swap(replica, state, proposal)
+
+    async def _swap(self, replica: Replica, state: PartitionState | None, proposal: PartitionState) -> None:
+        """Swap, and don't return before it is known what the key says now (rule R2)."""
+        replica.swapping = True
+        key, path = replica.key, partitions.path_of(replica.key)
+        expected = 0 if state is None else state.revision
+        try:
+            while self.replicas.get(key) is replica:
+                try:
+                    known = self.directory.state_of(key)
+                    if known is None or known.revision <= expected:
+                        await self._metadata.swap([Change(path, partitions.encode(proposal), expected)])
+                    found = await self._metadata.get(path)
+                    if found is not None and found.revision > expected:
+                        self.directory.note_state(key, partitions.decode(found))
+                        break
+                except Unavailable:
+                    pass
+                known = self.directory.state_of(key)
+                if known is not None and known.revision > expected:
+                    break
+                await asyncio.sleep(RETRY)
+        finally:
+            replica.swapping = False
+        if self.replicas.get(key) is replica:
+            self._react(replica)
+
+    def fenced(self, key: PartitionKey, led: Leadership, promised: int) -> None:
+        """A backup has promised a higher epoch than ours to somebody, perhaps to nobody that won."""
+        replica = self.replicas.get(key)
+        if replica is not None and replica.leadership is led and not replica.swapping:
+            self._spawn(self._look_again(replica, led, promised))
+
+    async def _look_again(self, replica: Replica, led: Leadership, promised: int) -> None:
+        """Still ours? Then lead on above what was promised. Else the key tells who leads."""
+        if replica.swapping:
+            return
+        replica.swapping = True
+        try:
+            found = await self._metadata.get(partitions.path_of(replica.key))
+        except Unavailable:
+            return  # the next frame is refused as well
+        finally:
+            replica.swapping = False
+        if found is None or replica.leadership is not led:
+            return
+        state = partitions.decode(found)
+        self.directory.note_state(replica.key, state)
+        if replica.leadership is not led or state.leader != self.broker_id or state.epoch != led.epoch:
+            return
+        highest = max(promised, replica.log.control.promised_epoch)
+        proposal = partitions.stand(
+            state, state.replicas, replica.member, highest, f"a backup had promised epoch {promised}"
+        )
+        if proposal is not None:
+            replica.log.promise(proposal.epoch)
+            replica.standing_for = proposal.epoch
+            await self._swap(replica, state, proposal)
+
+    # Handing over
+
+    async def hand_over(self, replica: Replica, target: int | None, reason: str) -> bool:
+        """Let another in-sync replica lead; nothing acknowledged is lost, no append is left half-way."""
+        led = replica.leadership
+        if led is None or led.handing_over or replica.swapping:
+            return False
+        if target is None:
+            target = self._successor(led)
+        member = next((m for m in led.known if m.broker == target), None)
+        backup = led.backups.get(target) if target is not None else None
+        if member is None or backup is None or backup.storage != member.storage:
+            return False
+        led.handing_over = True
+        try:
+            await self._metadata.get(partitions.path_of(replica.key))  # with etcd away, don't even begin
+        except Unavailable:
+            led.handing_over = False
+            return False
+        replica.log.leading = False
+        try:
+            deadline = self.now() + 1.0
+            while backup.acked < replica.log.log_end:
+                if self.now() > deadline or replica.leadership is not led or not backup.attached:
+                    return False
+                await asyncio.sleep(0.002)
+            state = self.directory.state_of(replica.key)
+            if state is None or state.epoch != led.epoch or replica.leadership is not led or replica.swapping:
+                return False
+            assert target is not None
+            proposal = partitions.appoint(state, target, replica.log.control.promised_epoch, reason)
+            if proposal is None:
+                return False
+            await self._swap(replica, state, proposal)
+            return replica.leadership is not led
+        finally:
+            led.handing_over = False
+            if replica.leadership is led:
+                replica.log.leading = True
+
+    def _successor(self, led: Leadership) -> int | None:
+        """The member that has most; the preferred one among equals."""
+        candidates = [
+            (backup.acked, -led.replicas.index(backup.broker), backup.broker)
+            for backup in led.backups.values()
+            if backup.streaming
+            and (backup.broker, backup.storage) in led.known
+            and backup.broker in led.replicas
+        ]
+        return max(candidates)[2] if candidates else None
+
+    # The in-sync set
+
+    async def _change_set(
+        self, replica: Replica, led: Leadership, members: frozenset[Any], reason: str
+    ) -> None:
+        state = self.directory.state_of(replica.key)
+        if replica.swapping or state is None or state.epoch != led.epoch or replica.leadership is not led:
+            return
+        if led.handing_over:
+            return
+        led.propose(members)
+        await self._swap(replica, state, partitions.with_members(state, members, reason))
+        if replica.leadership is led:
+            led.settled()
+            self._connect(replica, led)
+
+    def _review(self, replica: Replica, led: Leadership, now: float, silent: frozenset[int]) -> None:
+        """Drop who holds up commits, add who has caught up."""
+        if replica.swapping or led.handing_over:
+            return
+        gone = led.missing(now, silent, self._patience.stall)
+        if gone:
+            led.shrunk_at = now
+            names = ", ".join(str(member.broker) for member in sorted(gone))
+            log.warning("%r: dropping broker %s from the in-sync set", replica.log, names)
+            self._spawn(self._change_set(replica, led, led.known - gone, f"broker {names} out of sync"))
+            return
+        joining = led.joining(silent)
+        if joining and now - led.shrunk_at > self._patience.hold_down:
+            names = ", ".join(str(member.broker) for member in sorted(joining))
+            replaced = {member.broker for member in joining}
+            kept = frozenset(member for member in led.known if member.broker not in replaced)
+            self._spawn(self._change_set(replica, led, kept | joining, f"broker {names} in sync"))
+
+    # What links and leaders say
+
+    def appended(self, partition: PartitionLog) -> None:
+        """A record for others to have. On the way of every produced batch: keep it short."""
+        key = (partition.topic_id, partition.partition)
+        replica = self.replicas.get(key)
+        led = replica.leadership if replica is not None else None
+        if led is None:
+            return
+        for broker, backup in led.backups.items():
+            if backup.streaming:
+                self.links[broker].note(key, backup)
+        led.appended()
+
+    def link_lost(self, link: Link) -> None:
+        """The connection to a backup closed: nothing will be acknowledged on it."""
+        if self._stopping:
+            return
+        now = self.now()
+        for key, led in list(link.led.items()):
+            replica = self.replicas.get(key)
+            if replica is not None and replica.leadership is led:
+                self._review(replica, led, now, frozenset((link.broker,)))
+
+    def inbound_opened(self, inbound: Inbound) -> None:
+        self._inbound.add(inbound)
+
+    def inbound_lost(self, inbound: Inbound) -> None:
+        self._inbound.discard(inbound)
+        if inbound.live and not self._stopping:
+            self._suspect(inbound, "closed its connection")
+
+    def _suspect(self, inbound: Inbound, why: str) -> None:
+        attached = [r for r in self.replicas.values() if r.attachment and r.attachment.inbound is inbound]
+        for replica in attached:
+            replica.attachment = None
+            replica.idle_since = self.now()
+            reason = f"broker {inbound.broker} {why}"
+            self._loop.call_later(self._turn(replica), self._stand_against, replica, inbound.broker, reason)
+
+    def _turn(self, replica: Replica) -> float:
+        """In-sync replicas stand one after the other, so that one swap mostly does."""
+        state = self.directory.state_of(replica.key)
+        others = [m.broker for m in state.in_sync if m.broker != state.leader] if state else []
+        return 0.05 * others.index(self.broker_id) if self.broker_id in others else 0.0
+
+    def _stand_against(self, replica: Replica, leader: int, reason: str) -> None:
+        if replica.attachment is None and self.replicas.get(replica.key) is replica:
+            self._spawn(self._stand(replica, reason, without=leader))
+
+    def attached(self, replica: Replica, attachment: Attachment) -> None:
+        """A leader with an epoch that we promised to follow."""
+        if replica.leadership is not None:
+            self._end(replica)
+        replica.attachment = attachment
+        replica.log.on_synced = self._synced
+
+    def _synced(self, partition: PartitionLog) -> None:
+        replica = self.replicas.get((partition.topic_id, partition.partition))
+        if replica is not None and replica.attachment is not None and replica.attachment.begun:
+            replica.attachment.inbound.acknowledge(replica, replica.attachment)
+
+    def hello(self, broker: int, lane: str) -> Any:
+        return {
+            "version": VERSION,
+            "cluster": self.directory.cluster_id,
+            "broker": self.broker_id,
+            "to": broker,
+            "incarnation": self.store.incarnation,
+            "lane": lane,
+        }
+
+    def check_hello(self, hello: Any) -> None:
+        if (hello["version"], hello["cluster"], hello["to"]) != (
+            VERSION,
+            self.directory.cluster_id,
+            self.broker_id,
+        ):
+            raise MalformedFrame(f"{hello} came to broker {self.broker_id} of {self.directory.cluster_id}")
+
+    def address_of(self, broker: int) -> tuple[str, int] | None:
+        found = self.directory.addresses.get(broker)
+        return None if found is None else (found.replication_host, found.replication_port)
+
+    async def read_cold(self, segment: Segment, offset: int, limit: int) -> bytes:
+        return await self._loop.run_in_executor(None, segment.read_cold, offset, limit)
+
+    def _accept(self, channel: Channel) -> Inbound:
+        return Inbound(self, channel)
+
+    async def told(self, partition: PartitionLog, timeout: float = 5.0) -> None:
+        """Wait until every in-sync backup knows the log start (rule R11)."""
+        replica = self.replicas.get((partition.topic_id, partition.partition))
+        led = replica.leadership if replica is not None else None
+        deadline = self.now() + timeout
+        while led is not None and self.now() < deadline:
+            start = partition.log_start
+            behind = [
+                member
+                for member in led.known - {led.me}
+                if (backup := led.backups.get(member.broker)) is None or backup.start_acked < start
+            ]
+            if not behind or partition.term != led.log.term:
+                return
+            await asyncio.sleep(0.005)
+
+    # The clock
+
+    async def _tick(self) -> None:
+        """Heartbeats, and who is silent."""
+        before = self.now()
+        suspicion = self._patience.suspicion
+        while True:
+            await asyncio.sleep(TICK)
+            now = self.now()
+            if now - before > suspicion / 2:
+                # We were away ourselves (stopped, starved): what the others said still waits in the sockets.
+                log.warning("this broker stood still for %.2f s", now - before)
+                for link in self.links.values():
+                    link.heard_at = now
+                for inbound in self._inbound:
+                    inbound.heard_at = now
+            before = now
+            for link in list(self.links.values()):
+                link.tick(now, HEARTBEAT)
+                self._watch_backup(link, now, suspicion)
+            for inbound in list(self._inbound):
+                if now - inbound.heard_at > suspicion:
+                    self._inbound.discard(inbound)
+                    self._suspect(inbound, f"silent for {now - inbound.heard_at:.2f} s")
+                    inbound.channel.close()
+            for replica in list(self.replicas.values()):
+                if replica.attachment is not None and replica.attachment.parked:
+                    replica.attachment.inbound.retry(replica, replica.attachment)
+
+    def _watch_backup(self, link: Link, now: float, suspicion: float) -> None:
+        quiet = link.is_up and now - link.heard_at > suspicion
+        if not quiet:
+            return
+        for key, led in list(link.led.items()):
+            replica = self.replicas.get(key)
+            if replica is not None and replica.leadership is led:
+                if any(member.broker == link.broker for member in led.known):
+                    led.suspect(True)
+                self._review(replica, led, now, frozenset((link.broker,)))
+        link.hang_up()
+
+    async def _patrol(self) -> None:
+        """What no event tells: vacancies, stalls, backups that have caught up, leaderships to take home."""
+        while True:
+            await asyncio.sleep(PATROL)
+            now = self.now()
+            silent = frozenset(
+                broker
+                for broker, link in self.links.items()
+                if now - link.heard_at > self._patience.suspicion
+            )
+            for replica in list(self.replicas.values()):
+                led = replica.leadership
+                if led is None:
+                    self._react(replica)
+                    continue
+                self._review(replica, led, now, silent)
+                doubtful = any(member.broker in silent for member in led.known - {led.me})
+                led.suspect(doubtful)
+                self._take_home(replica, led, now)
+
+    def _take_home(self, replica: Replica, led: Leadership, now: float) -> None:
+        """Leadership belongs to the first replica, whenever that is in sync and has been for a while."""
+        home = led.replicas[0] if led.replicas else self.broker_id
+        if home == self.broker_id or replica.swapping or self._stopping or home not in self.directory.brokers:
+            return
+        quiet = now - max(led.since, led.shrunk_at) > 2 * self._patience.hold_down
+        backup = led.backups.get(home)
+        if quiet and backup is not None and backup.streaming and (home, backup.storage) in led.known:
+            self._spawn(self._go_home(replica, home))
+
+    async def _go_home(self, replica: Replica, home: int) -> None:
+        await self.hand_over(replica, home, f"broker {home} is its preferred leader")

@@ -1,0 +1,271 @@
+"""A cluster of real brokers on a real etcd, load on it, and the checker of what became of the load."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import signal
+import threading
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from etcd import EtcdProcess
+from harness import BrokerProcess, eventually, free_port
+
+QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
+
+
+class Cluster:
+    def __init__(
+        self, directory: Path, brokers: int = 2, *, environment: dict[str, str] | None = None
+    ) -> None:
+        self.etcd = EtcdProcess(directory / "etcd")
+        self.brokers = {
+            number: BrokerProcess(
+                directory / f"broker-{number}",
+                memory="128MiB",
+                options=(
+                    *("--broker-id", str(number), "--cluster", self.etcd.endpoint),
+                    *("--replication-listen", f"127.0.0.1:{free_port()}"),
+                ),
+                environment={
+                    "PENSTOCK_DEFAULT_REPLICATION": str(min(brokers, 3)),
+                    "PENSTOCK_OFFSETS_PARTITIONS": "4",
+                    **(environment or {}),
+                },
+            )
+            for number in range(1, brokers + 1)
+        }
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    def start(self) -> Self:
+        self.etcd.start()
+        for broker in self.brokers.values():
+            broker.start()
+        return self
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
+
+    def create(
+        self, topic: str, partitions: int, replication: int, configs: dict[str, str] | None = None
+    ) -> None:
+        wanted = NewTopic(topic, partitions, replication_factor=replication, config=configs or {})
+        admin = self.admin()
+        for future in admin.create_topics([wanted]).values():
+            future.result(30)
+        self.in_sync(topic, replication)
+
+    def partitions(self, topic: str) -> dict[int, Any]:
+        """Per partition what etcd says: leader, epoch, in_sync, ..."""
+        found: dict[int, Any] = {}
+        topic_id = self._value(f"/topics/{topic}")["id"].replace("-", "")
+        for index in range(len(self._value(f"/topics/{topic}")["partitions"])):
+            with contextlib.suppress(KeyError):
+                found[index] = self._value(f"/partitions/{topic_id}/{index}")
+        return found
+
+    def _value(self, key: str) -> Any:
+        import base64
+
+        body = json.dumps({"key": base64.b64encode(f"/penstock{key}".encode()).decode()}).encode()
+        request = urllib.request.Request(f"{self.etcd.endpoint}/v3/kv/range", body)
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            found = json.loads(answer.read()).get("kvs")
+        if not found:
+            raise KeyError(key)
+        return json.loads(base64.b64decode(found[0]["value"]))
+
+    def in_sync(self, topic: str, count: int, timeout: float = 30) -> None:
+        """Wait until every partition has `count` replicas in sync."""
+        eventually(
+            lambda: (
+                (found := self.partitions(topic))
+                and all(len(state["in_sync"]) == count for state in found.values())
+            ),
+            timeout,
+            0.1,
+        )
+
+    def leader(self, topic: str, partition: int) -> int:
+        leader: int = self.partitions(topic)[partition]["leader"]
+        return leader
+
+    def signal(self, broker: int, number: signal.Signals) -> None:
+        process = self.brokers[broker].process
+        assert process is not None
+        process.send_signal(number)
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"--- broker {n}\n{b.log_text()[-6000:] if b.log_path.exists() else ''}"
+            for n, b in self.brokers.items()
+        )
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            if broker.process is not None and broker.process.poll() is None:
+                broker.process.send_signal(signal.SIGCONT)
+            broker.close()
+        self.etcd.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Load:
+    """An idempotent acks=all producer on a thread, with the history of what was acknowledged."""
+
+    def __init__(self, cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int = 3000) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.acknowledged: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        self.times: list[float] = []
+        self.failed: list[str] = []
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 2,
+                "message.timeout.ms": 120_000,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                # A client learns that its leader hangs, and not only takes its time, from this alone.
+                "request.timeout.ms": timeout_ms,
+                "socket.timeout.ms": timeout_ms,
+                **QUIET,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            value = b"%010d" % number + b"." * (number % 200)
+            try:
+                self._producer.produce(
+                    self.topic, value, partition=number % self.partitions, on_delivery=self._delivered
+                )
+                number += 1
+            except BufferError:
+                self._producer.poll(0.05)
+            self._producer.poll(0)
+            if number % 20 == 0:
+                time.sleep(0.001)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+            return
+        offset, value = message.offset(), message.value()
+        assert offset is not None
+        assert value is not None
+        self.acknowledged[message.partition()].append((offset, value))
+        self.times.append(time.monotonic())
+
+    @property
+    def count(self) -> int:
+        return len(self.times)
+
+    def start(self) -> Self:
+        self._thread.start()
+        return self
+
+    def progress(self, more: int, timeout: float = 30) -> None:
+        before = self.count
+        eventually(lambda: self.count >= before + more or self.failed, timeout)
+        assert not self.failed, self.failed[:3]
+
+    def pause_around(self, moment: float) -> float:
+        """The longest time without an acknowledgement that began before, or soon after, `moment`."""
+        times = [t for t in self.times if t > moment - 1]
+        gaps = [(b - a) for a, b in itertools.pairwise(times) if b > moment and a < moment + 1]
+        return max(gaps, default=0.0)
+
+    def finish(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert self._producer.flush(60) == 0
+        assert self.failed == []
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes]]]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            **QUIET,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    found: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    ended: set[int] = set()
+    deadline = time.monotonic() + 60
+    while len(ended) < partitions:
+        message = consumer.poll(1)
+        assert time.monotonic() < deadline, f"partitions {set(range(partitions)) - ended} don't end"
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found[message.partition()].append((message.offset(), message.value()))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
+    consumer.close()
+    return found
+
+
+def check(load: Load, found: dict[int, list[tuple[int, bytes]]]) -> int:
+    """Every acknowledged record is there exactly once, in order, at the offset it was acknowledged with.
+
+    The log may have more: records whose acknowledgement was lost with a leader and that were sent again
+    are still there once, because the producer is idempotent.
+    """
+    total = 0
+    for partition in range(load.partitions):
+        sent = load.acknowledged[partition]
+        values = [value for _, value in found[partition]]
+        there = set(values)
+        assert len(there) == len(values), f"partition {partition} has a record twice"
+        assert values == sorted(values), f"partition {partition} is out of order"
+        by_offset = dict(found[partition])
+        lost = [(offset, value[:10]) for offset, value in sent if value not in there]
+        assert not lost, f"partition {partition} lost {len(lost)}: {lost[:5]}"
+        moved = [entry for entry in sent if entry[0] >= 0 and by_offset.get(entry[0]) != entry[1]]
+        assert not moved, f"partition {partition}: acknowledged at another offset: {moved[:5]}"
+        total += len(sent)
+    return total
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, load: Load) -> Iterator[Load]:
+    """Load for the length of a block; logs in the failure if there is one."""
+    load.start()
+    try:
+        yield load
+        load.finish()
+    except BaseException as error:
+        error.add_note(cluster.logs())
+        raise

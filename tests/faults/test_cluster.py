@@ -1,0 +1,145 @@
+"""A cluster under load loses brokers in every way: nothing acknowledged is lost, repeated or moved."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster, Load, check, read_all, running
+from etcd import needs_etcd
+
+pytestmark = needs_etcd
+
+ROUNDS = int(os.environ.get("CLUSTER_ROUNDS", "3"))
+SEED = int(os.environ.get("CLUSTER_SEED", "1"))
+PARTITIONS = 4
+
+
+def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(tmp_path: Path) -> None:
+    pauses = []
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        with running(cluster, Load(cluster, "t", 1)) as load:
+            for _ in range(ROUNDS):
+                load.progress(500)
+                leader = cluster.leader("t", 0)
+                moment = time.monotonic()
+                cluster.brokers[leader].kill()
+                load.progress(500)
+                pauses.append(load.pause_around(moment))
+                cluster.brokers[leader].start()
+                cluster.in_sync("t", 2)
+        assert check(load, read_all(cluster.bootstrap, "t", 1)) > 1000 * ROUNDS
+    print("pauses after kill -9:", [f"{pause:.3f}" for pause in pauses])
+    assert sorted(pauses)[len(pauses) // 2] < 2
+
+
+def test_a_leader_that_hangs_is_replaced_and_can_do_no_harm_when_it_wakes_up(tmp_path: Path) -> None:
+    pauses = []
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        with running(cluster, Load(cluster, "t", 1, timeout_ms=300)) as load:
+            for _ in range(ROUNDS):
+                load.progress(500)
+                leader = cluster.leader("t", 0)
+                moment = time.monotonic()
+                cluster.signal(leader, signal.SIGSTOP)
+                load.progress(500)
+                pauses.append(load.pause_around(moment))
+                cluster.signal(leader, signal.SIGCONT)
+                cluster.in_sync("t", 2)
+        check(load, read_all(cluster.bootstrap, "t", 1))
+    print("pauses after SIGSTOP:", [f"{pause:.3f}" for pause in pauses])
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+def test_brokers_die_hang_and_restart_at_random_under_load(tmp_path: Path, brokers: int) -> None:
+    chance = random.Random(SEED * 100 + brokers)
+    with Cluster(tmp_path, brokers).start() as cluster:
+        cluster.create("t", PARTITIONS, brokers, {"segment.bytes": "1048576"})
+        with running(cluster, Load(cluster, "t", PARTITIONS)) as load:
+            for _ in range(2 * ROUNDS):
+                load.progress(300)
+                victim = chance.choice(list(cluster.brokers))
+                broker = cluster.brokers[victim]
+                fault = chance.choice(["kill", "hang", "stop", "blink"])
+                time.sleep(chance.uniform(0, 0.3))
+                if fault == "hang":
+                    cluster.signal(victim, signal.SIGSTOP)
+                    time.sleep(chance.uniform(0.1, 1.5))
+                    cluster.signal(victim, signal.SIGCONT)
+                elif fault == "stop":
+                    assert broker.stop() == 0
+                    broker.start()
+                else:
+                    broker.kill()
+                    if fault == "kill":
+                        load.progress(100)
+                    broker.start()
+                cluster.in_sync("t", brokers)
+        assert check(load, read_all(cluster.bootstrap, "t", PARTITIONS)) > 300 * ROUNDS
+
+
+def test_a_broker_that_lost_its_memory_and_disk_gets_them_back_from_its_peer(tmp_path: Path) -> None:
+    import shutil
+
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", PARTITIONS, 2, {"segment.bytes": "1048576"})
+        with running(cluster, Load(cluster, "t", PARTITIONS)) as load:
+            for what in ("memory", "disk", "both"):
+                load.progress(500)
+                victim = cluster.brokers[1]
+                victim.kill()
+                if what in ("memory", "both"):
+                    victim.lose_memory()
+                if what in ("disk", "both"):
+                    shutil.rmtree(victim.data_dir)
+                victim.start()
+                cluster.in_sync("t", 2)
+            # Now the other one goes: everything must be on the first.
+            cluster.brokers[2].kill()
+            load.progress(200)
+            cluster.brokers[2].start()
+        check(load, read_all(cluster.bootstrap, "t", PARTITIONS))
+
+
+def test_a_cluster_serves_while_etcd_is_away_and_elects_when_it_is_back(tmp_path: Path) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        with running(cluster, Load(cluster, "t", 1)) as load:
+            load.progress(300)
+            cluster.etcd.kill()
+            load.progress(500)
+            time.sleep(1)
+            load.progress(500)
+            cluster.etcd.start()
+            load.progress(300)
+            leader = cluster.leader("t", 0)
+            cluster.brokers[leader].kill()
+            load.progress(300)
+            cluster.brokers[leader].start()
+            cluster.in_sync("t", 2)
+        check(load, read_all(cluster.bootstrap, "t", 1))
+
+
+def test_a_rolling_restart_costs_producers_no_error_and_no_pause_over_a_second_or_two(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3).start() as cluster:
+        cluster.create("t", PARTITIONS, 3)
+        pauses = []
+        with running(cluster, Load(cluster, "t", PARTITIONS)) as load:
+            load.progress(500)
+            for broker in cluster.brokers.values():
+                moment = time.monotonic()
+                assert broker.stop() == 0
+                load.progress(300)
+                pauses.append(load.pause_around(moment))
+                broker.start()
+                cluster.in_sync("t", 3)
+        check(load, read_all(cluster.bootstrap, "t", PARTITIONS))
+    print("pauses of a rolling restart:", [f"{pause:.3f}" for pause in pauses])
+    assert max(pauses) < 2

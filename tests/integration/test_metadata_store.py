@@ -1,0 +1,118 @@
+"""The metadata stores keep the same promises: SQLite for one node, etcd for a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from etcd import EtcdProcess, needs_etcd
+from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.metadata import Change, MetadataStore, SqliteMetadata, Unavailable
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
+    with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
+        yield process.start()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("etcd", marks=needs_etcd)])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetadataStore]:
+    if request.param == "sqlite":
+        opened: MetadataStore = SqliteMetadata(tmp_path / "metadata.db")
+    else:
+        etcd = request.getfixturevalue("etcd")
+        opened = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}")
+    yield opened
+    await opened.close()
+
+
+async def test_a_swap_happens_only_at_the_expected_revision(store: MetadataStore) -> None:
+    assert await store.swap([Change("/a", {"n": 1}, 0)])
+    assert not await store.swap([Change("/a", {"n": 2}, 0)])
+    found = await store.get("/a")
+    assert found is not None
+    assert found.value == {"n": 1}
+    assert await store.swap([Change("/a", {"n": 2}, found.revision)])
+    assert not await store.swap([Change("/a", {"n": 3}, found.revision)])
+    assert await store.get("/b") is None
+
+
+async def test_a_swap_of_several_keys_is_all_or_nothing(store: MetadataStore) -> None:
+    assert await store.swap([Change("/x/1", 1, 0), Change("/x/2", 2, 0)])
+    assert not await store.swap([Change("/x/3", 3, 0), Change("/x/2", None, 0)])
+    assert [(entry.key, entry.value) for entry in await store.scan("/x/")] == [("/x/1", 1), ("/x/2", 2)]
+
+
+async def test_a_watch_tells_everything_there_is_and_then_every_change(store: MetadataStore) -> None:
+    await store.swap([Change("/w/1", "one", 0)])
+    async with aclosing(store.watch("/w/")) as watch:
+        first = await asyncio.wait_for(anext(watch), 5)
+        assert first.whole
+        assert [(entry.key, entry.value) for entry in first.entries] == [("/w/1", "one")]
+        following = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.05)
+        await store.swap([Change("/w/2", "two", 0)])
+        news = await asyncio.wait_for(following, 5)
+        assert not news.whole
+        assert [(entry.key, entry.value) for entry in news.entries] == [("/w/2", "two")]
+        following = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(0.05)
+        await store.swap([Change("/w/1", None, first.entries[0].revision)])
+        news = await asyncio.wait_for(following, 5)
+        assert [(entry.key, entry.value) for entry in news.entries] == [("/w/1", None)]
+
+
+@needs_etcd
+async def test_a_watch_goes_on_where_it_was_when_etcd_comes_back(tmp_path: Path) -> None:
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        etcd.start()
+        store = EtcdMetadata([etcd.endpoint], timeout=0.5)
+        async with aclosing(store.watch("/")) as watch:
+            assert (await asyncio.wait_for(anext(watch), 5)).whole
+            following = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.1)
+            etcd.kill()
+            with pytest.raises(Unavailable):
+                await store.get("/a")
+            assert not store.reachable
+            etcd.start()
+            await store.swap([Change("/a", 1, 0)])
+            news = await asyncio.wait_for(following, 10)
+            assert [entry.key for entry in news.entries] == ["/a"]
+            assert store.reachable
+        await store.close()
+
+
+@needs_etcd
+async def test_a_swap_without_an_answer_is_unavailable_not_refused(tmp_path: Path) -> None:
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        etcd.start()
+        store = EtcdMetadata([etcd.endpoint], timeout=0.3)
+        assert await store.swap([Change("/a", 1, 0)])
+        etcd.signal(signal.SIGSTOP)
+        with pytest.raises(Unavailable):
+            await store.swap([Change("/b", 1, 0)])
+        etcd.signal(signal.SIGCONT)
+        # The request was on its way all the same.
+        async with asyncio.timeout(10):
+            while await store.get("/b") is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await store.close()
+
+
+@needs_etcd
+async def test_a_key_with_a_lease_goes_when_the_lease_does(etcd: EtcdProcess, tmp_path: Path) -> None:
+    store = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}")
+    lease = await store.grant(2)
+    assert await store.swap([Change("/brokers/1", {}, 0)], lease)
+    assert await store.keep_alive(lease)
+    await store.revoke(lease)
+    assert await store.get("/brokers/1") is None
+    assert not await store.keep_alive(lease)
+    await store.close()

@@ -1,0 +1,510 @@
+"""A cluster without sockets, threads or real time: the real replication code on a simulated network,
+metadata store and clock. One seed, one schedule; thousands of virtual seconds a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import selectors
+import shutil
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.produce import committed
+from penstock.cluster.directory import ClusterDirectory
+from penstock.cluster.membership import BrokerInfo
+from penstock.cluster.metadata import Change, Unavailable, Update, Versioned
+from penstock.cluster.partitions import PartitionKey, PartitionState
+from penstock.log.partition import PartitionLog
+from penstock.log.store import LogStore
+from penstock.replication.channel import Channel, Handler
+from penstock.replication.frames import HEAD, Kind, MalformedFrame
+from penstock.replication.replicator import Patience, Replicator
+from penstock.wire import batch
+from penstock.wire.batch import Buffer
+from penstock.wire.errors import ErrorCode
+from penstock.wire.records import Record, decode_records, encode_batch
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Sleeping takes no time: the clock jumps to the next thing to do."""
+
+    def __init__(self) -> None:
+        self.virtual_now = 0.0
+        super().__init__(_Jumping(self))
+
+    def time(self) -> float:
+        return self.virtual_now
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is not None and timeout > 0:
+            self._loop.virtual_now += timeout
+        return super().select(0)
+
+
+def simulate(scenario: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(scenario)
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+# Metadata
+
+
+class Keys:
+    """The one true store, behind every broker's view of it."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.values: dict[str, Versioned] = {}
+        self.watchers: list[Callable[[Versioned], None]] = []
+
+    def swap(self, changes: Sequence[Change]) -> bool:
+        for change in changes:
+            there = self.values.get(change.key)
+            if (there.revision if there else 0) != change.expected:
+                return False
+        self.revision += 1
+        for change in changes:
+            entry = Versioned(change.key, json.loads(json.dumps(change.value)), self.revision)
+            if change.value is None:
+                self.values.pop(change.key, None)
+            else:
+                self.values[change.key] = entry
+            for watcher in list(self.watchers):
+                watcher(entry)
+        return True
+
+    def put(self, key: str, value: Any) -> None:
+        there = self.values.get(key)
+        self.swap([Change(key, value, there.revision if there else 0)])
+
+
+class SimMetadata:
+    """One broker's way to the store: slow, and at times away or without an answer."""
+
+    def __init__(self, keys: Keys, chance: random.Random) -> None:
+        self._keys = keys
+        self._chance = chance
+        self.away = False
+        self.loses_answers = 0.0
+        self.swaps = 0
+
+    async def _trip(self) -> None:
+        await asyncio.sleep(self._chance.uniform(0.0005, 0.005))
+        if self.away:
+            await asyncio.sleep(0.5)
+            raise Unavailable("away")
+
+    async def get(self, key: str) -> Versioned | None:
+        await self._trip()
+        found = self._keys.values.get(key)
+        await self._trip()
+        return found
+
+    async def scan(self, prefix: str) -> list[Versioned]:
+        await self._trip()
+        return [entry for key, entry in sorted(self._keys.values.items()) if key.startswith(prefix)]
+
+    async def swap(self, changes: Sequence[Change]) -> bool:
+        await self._trip()
+        self.swaps += 1
+        if self._chance.random() < self.loses_answers:
+            # It may be done now, later, or never; the caller can't tell.
+            late = self._chance.choice([0.0, 0.3, 2.0, None])
+            if late is not None:
+                asyncio.get_running_loop().call_later(late, self._keys.swap, list(changes))
+            await asyncio.sleep(0.5)
+            raise Unavailable("no answer")
+        done = self._keys.swap(changes)
+        await self._trip()
+        return done
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Update, None]:
+        queue: asyncio.Queue[tuple[float, Versioned]] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def tell(entry: Versioned) -> None:
+            queue.put_nowait((loop.time() + self._chance.uniform(0.001, 0.05), entry))
+
+        self._keys.watchers.append(tell)
+        try:
+            yield Update(tuple(self._keys.values.values()), whole=True)
+            while True:
+                due, entry = await queue.get()
+                await asyncio.sleep(max(0.0, due - loop.time()))
+                while self.away:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                yield Update((entry,))
+        finally:
+            self._keys.watchers.remove(tell)
+
+    async def close(self) -> None: ...
+
+
+# Network
+
+
+class _End:
+    """One end of a simulated connection."""
+
+    def __init__(self, network: SimNetwork, here: int, there: int) -> None:
+        self.network = network
+        self.here, self.there = here, there
+        self.handler: Handler | None = None
+        self.peer: _End | None = None
+        self.open = True
+        self._due = 0.0
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        if self.open and self.peer is not None:
+            content = b"".join(bytes(buffer) for buffer in buffers)
+            loop = asyncio.get_running_loop()
+            self._due = max(self._due, loop.time() + self.network.delay())
+            loop.call_at(self._due, self._arrive, content)
+
+    def _arrive(self, content: bytes) -> None:
+        if (self.here, self.there) in self.network.stalled:
+            # As TCP does: nothing is lost while the connection lives, it only comes late.
+            loop = asyncio.get_running_loop()
+            self._due = max(self._due, loop.time() + 0.02)
+            loop.call_at(self._due, self._arrive, content)
+            return
+        peer = self.peer
+        if peer is None or not peer.open or peer.handler is None:
+            return
+        view = memoryview(content)
+        length, kind = HEAD.unpack_from(view)
+        try:
+            peer.handler.frame(Kind(kind), view[HEAD.size : 4 + length])
+        except MalformedFrame:
+            peer.close()
+            raise
+
+    @property
+    def is_stuck(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            loop = asyncio.get_running_loop()
+            if self.handler is not None:
+                loop.call_soon(self.handler.lost)
+            if self.peer is not None:
+                loop.call_later(self.network.delay(), self.peer.reset)
+
+    def reset(self) -> None:
+        stalled = self.network.stalled
+        if self.open and ((self.there, self.here) in stalled or (self.here, self.there) in stalled):
+            asyncio.get_running_loop().call_later(0.05, self.reset)
+        else:
+            self.close()
+
+    def vanish(self) -> None:
+        """The process is gone: its own handler hears nothing any more."""
+        self.handler = None
+        self.close()
+
+
+class SimNetwork:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._listening: dict[int, Callable[[Channel], Handler]] = {}
+        self.ends: list[_End] = []
+        self.stalled: set[tuple[int, int]] = set()
+        """(from, to): nothing gets through in this direction."""
+
+    def delay(self) -> float:
+        return self._chance.uniform(0.0001, 0.003)
+
+    def of(self, broker: int) -> _Door:
+        return _Door(self, broker)
+
+    def crash(self, broker: int) -> None:
+        self._listening.pop(broker, None)
+        for end in [end for end in self.ends if end.here == broker]:
+            end.vanish()
+        self.ends = [end for end in self.ends if end.open]
+
+
+class _Door:
+    """The network as one broker has it; addresses are broker numbers."""
+
+    def __init__(self, network: SimNetwork, broker: int) -> None:
+        self._network = network
+        self._broker = broker
+
+    async def dial(self, address: tuple[str, int], handler: Handler) -> Channel:
+        network, there = self._network, address[1]
+        await asyncio.sleep(network.delay())
+        while {(self._broker, there), (there, self._broker)} & network.stalled:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        accept = network._listening.get(there)
+        if accept is None:
+            raise ConnectionRefusedError
+        here, far = _End(network, self._broker, there), _End(network, there, self._broker)
+        here.peer, far.peer = far, here
+        here.handler, far.handler = handler, accept(far)
+        network.ends += [here, far]
+        return here
+
+    async def listen(
+        self, address: tuple[str, int], accept: Callable[[Channel], Handler]
+    ) -> tuple[int, Callable[[], None]]:
+        self._network._listening[self._broker] = accept
+        return self._broker, lambda: None
+
+
+# Logs
+
+
+class _InstantDisk:
+    """Write-behind without a thread: state is saved at once, records stay in memory."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def note_dirty(self, partition: PartitionLog) -> None: ...
+
+    def save_file(self, path: Path, content: bytes) -> None: ...
+
+    def forget_files(self, paths: set[Path]) -> None: ...
+
+    def save_state(self, partition: PartitionLog) -> None:
+        self._store.state.save([self._store._record_of(partition)])
+
+    def soon(self, work: Callable[[], None]) -> None:
+        work()
+
+    async def on_thread(self, work: Callable[[], None]) -> None:
+        work()
+
+    async def durable(self) -> None: ...
+
+
+class SimBroker:
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.root = world.directory / str(number)
+        self.metadata = SimMetadata(world.keys, world.chance)
+        self.replicator: Replicator | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self) -> None:
+        world = self.world
+        (self.root / "disk").mkdir(parents=True, exist_ok=True)
+        store = LogStore(
+            broker_id=self.number,
+            memory_root=self.root / "memory",
+            disk_root=self.root / "disk",
+            memory_budget=8 << 20,
+            clock=lambda: 1_700_000_000_000,
+        )
+        store.write_behind = _InstantDisk(store)  # type: ignore[assignment]
+        directory = ClusterDirectory(self.metadata, self.number, {})
+        directory.cluster_id = "sim"
+        self._tasks = [asyncio.create_task(directory._follow())]
+        await directory._loaded.wait()
+        self.store, self.directory = store, directory
+        self.replicator = Replicator(
+            broker_id=self.number,
+            directory=directory,
+            metadata=self.metadata,
+            store=store,
+            network=world.network.of(self.number),
+            patience=world.patience,
+        )
+        await self.replicator.listen(("sim", 0))
+        info = BrokerInfo(self.number, "sim", 0, "sim", self.number, None, store.incarnation)
+        world.keys.put(f"/brokers/{self.number}", _plain(info))
+        self.replicator.start()
+
+    def crash(self) -> None:
+        """kill -9: tasks end between two instructions, memory and disk stay as they are."""
+        replicator = self.replicator
+        if replicator is None:
+            return
+        self.world.network.crash(self.number)
+        for link in replicator.links.values():
+            self._tasks += link._tasks
+        for task in (*self._tasks, *replicator._tasks):
+            task.cancel()
+        self._tasks = []
+        replicator._stopping = True
+        replicator.directory.listeners.clear()
+        for replica in replicator.replicas.values():
+            replica.log.term += 1  # nobody is answered by a dead process
+            replica.log.deleted = True
+            replica.log.wake()
+        replicator.replicas.clear()
+        self.store.state.close()
+        self.replicator = None
+
+    def lose_storage(self) -> None:
+        shutil.rmtree(self.root / "memory", ignore_errors=True)
+        shutil.rmtree(self.root / "disk", ignore_errors=True)
+
+    def lose_memory(self) -> None:
+        shutil.rmtree(self.root / "memory", ignore_errors=True)
+
+    @property
+    def alive(self) -> bool:
+        return self.replicator is not None
+
+    def log(self, key: PartitionKey) -> PartitionLog | None:
+        replica = self.replicator.replicas.get(key) if self.replicator is not None else None
+        return replica.log if replica is not None else None
+
+    def led(self, key: PartitionKey) -> PartitionLog | None:
+        log = self.log(key)
+        return log if log is not None and log.leading else None
+
+
+def _plain(info: BrokerInfo) -> Any:
+    return {name: getattr(info, name) for name in BrokerInfo.__slots__}
+
+
+class World:
+    """Brokers 1 to n and one topic with one partition on all of them, unless told otherwise."""
+
+    def __init__(
+        self, seed: int, brokers: int = 3, configs: dict[str, str] | None = None, replicas: int | None = None
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.keys = Keys()
+        self.network = SimNetwork(self.chance)
+        self.patience = Patience()
+        self.directory = Path(tempfile.mkdtemp(prefix="penstock-sim-", dir="/dev/shm"))
+        self.brokers = {number: SimBroker(self, number) for number in range(1, brokers + 1)}
+        self.topic_id = bytes(range(16))
+        self.key: PartitionKey = (self.topic_id, 0)
+        self.acknowledged: dict[int, bytes] = {}
+        """Offset and value of what a producer was told is safe."""
+        self.seen: dict[int, bytes] = {}
+        """Offset and value of what any reader ever got."""
+        self.outcomes: dict[ErrorCode, int] = {}
+        self._number = 0
+        placed = list(self.brokers)[: replicas or brokers]
+        self.keys.put(
+            "/topics/t",
+            {
+                "id": str(uuid.UUID(bytes=self.topic_id)),
+                "configs": {"segment.bytes": "16384", **(configs or {})},
+                "partitions": [[-1, -1, placed, []]],
+            },
+        )
+
+    def close(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    async def start(self) -> None:
+        for broker in self.brokers.values():
+            await broker.start()
+
+    @property
+    def state(self) -> PartitionState | None:
+        from penstock.cluster import partitions
+
+        found = self.keys.values.get(partitions.path_of(self.key))
+        return partitions.decode(found) if found else None
+
+    async def until(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not (found := condition()):
+            assert asyncio.get_running_loop().time() < deadline, f"not within {seconds} s: {self.state}"
+            await asyncio.sleep(0.01)
+        return found
+
+    async def in_sync(self, count: int) -> None:
+        await self.until(lambda: self.state is not None and len(self.state.in_sync) == count)
+
+    def leader(self) -> SimBroker | None:
+        """Whoever thinks so, in the highest epoch."""
+        leading = [(log.leader_epoch, b.number) for b in self.brokers.values() if (log := b.led(self.key))]
+        return self.brokers[max(leading)[1]] if leading else None
+
+    async def leading(self) -> SimBroker:
+        found: SimBroker = await self.until(self.leader)
+        return found
+
+    # Clients
+
+    async def produce(self, log: PartitionLog | None = None, timeout: float = 3.0) -> ErrorCode:
+        """Append one record where somebody leads; note it if it is acknowledged."""
+        if log is None:
+            leading = [found for broker in self.brokers.values() if (found := broker.led(self.key))]
+            if not leading:
+                return ErrorCode.leader_not_available
+            log = self.chance.choice(leading)
+        if log.short_of_replicas:
+            return ErrorCode.not_enough_replicas
+        self._number += 1
+        value = b"%08d" % self._number + b"." * self.chance.randrange(300)
+        encoded = encode_batch([Record(0, 1_700_000_000_000, None, value)])
+        result = log.append(batch.check_produced(memoryview(encoded), 1 << 20), memoryview(encoded))
+        deadline = asyncio.get_running_loop().time() + timeout
+        code = await committed(log, result.next_offset, log.term, deadline)
+        self.outcomes[code] = self.outcomes.get(code, 0) + 1
+        if code is ErrorCode.none:
+            assert self.acknowledged.setdefault(result.base_offset, value) == value, "one offset, two records"
+        return code
+
+    def read(self, log: PartitionLog, behind: int = 40) -> None:
+        """The newest that a consumer of this leader can have; an offset means the same record for ever."""
+        for offset, value in records(log, log.high_watermark - behind).items():
+            assert self.seen.setdefault(offset, value) == value, f"offset {offset} changed its meaning"
+
+    def read_all(self) -> None:
+        for broker in self.brokers.values():
+            log = broker.led(self.key)
+            if log is not None:
+                self.read(log)
+
+    def check(self) -> None:
+        """Every acknowledged and every seen record is in every in-sync replica, where it was."""
+        state = self.state
+        assert state is not None
+        for member in state.in_sync:
+            log = self.brokers[member.broker].log(self.key)
+            assert log is not None
+            there = records(log)
+            for what, wanted in (("acknowledged", self.acknowledged), ("seen", self.seen)):
+                lost = {o: v for o, v in wanted.items() if o >= log.log_start and there.get(o) != v}
+                assert not lost, f"broker {member.broker} lost {len(lost)} {what}: {list(lost.items())[:3]}"
+
+
+def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
+    """The committed records by offset."""
+    found: dict[int, bytes] = {}
+    offset = max(log.log_start, start)
+    while True:
+        part = log.read(offset, 1 << 20)
+        if part is None:
+            return found
+        assert part.view is not None
+        chunk = bytes(part.view)
+        for position, header in batch.walk(chunk, 0, len(chunk)):
+            for record in decode_records(chunk[position : position + header.size]):
+                if record.value is not None:
+                    found[record.offset] = record.value
+            offset = header.next_offset

@@ -1,0 +1,473 @@
+"""The rules of replication (docs/replication.md), each by its bad schedule, on a simulated cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from log_rig import LogRig, everything, put
+from simulation import SimBroker, World, records, simulate
+
+from penstock.cluster import partitions
+from penstock.cluster.partitions import NOBODY, Member, PartitionState
+from penstock.log.partition import PartitionLog, WouldLoseCommitted
+from penstock.log.pool import MemoryExhausted
+from penstock.replication import frames
+from penstock.replication.leadership import Leadership, common_prefix
+from penstock.wire.errors import ErrorCode
+
+Scenario = Callable[[World], Awaitable[None]]
+
+
+@pytest.fixture
+def play() -> Iterator[Callable[..., None]]:
+    worlds: list[World] = []
+
+    def run(scenario: Scenario, *, brokers: int = 2, configs: dict[str, str] | None = None) -> None:
+        world = World(7, brokers, configs)
+        worlds.append(world)
+
+        async def whole() -> None:
+            await world.start()
+            await world.in_sync(brokers)
+            await scenario(world)
+
+        simulate(whole())
+
+    yield run
+    for world in worlds:
+        world.close()
+
+
+def log_of(broker: SimBroker, world: World) -> PartitionLog:
+    log = broker.log(world.key)
+    assert log is not None
+    return log
+
+
+def other(world: World, broker: SimBroker) -> SimBroker:
+    return next(each for each in world.brokers.values() if each is not broker)
+
+
+# Elections
+
+
+def test_a_backup_takes_over_within_a_second_and_has_everything(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        for _ in range(50):
+            assert await world.produce() is ErrorCode.none
+        started = asyncio.get_running_loop().time()
+        leader.crash()
+        following = await world.until(lambda: other(world, leader).led(world.key))
+        assert asyncio.get_running_loop().time() - started < 1
+        assert await world.produce(following) is ErrorCode.none
+        assert len(records(following)) == 51
+        world.check()
+
+    play(scenario)
+
+
+def test_a_replica_that_lost_its_storage_neither_stands_nor_counts_r1(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(20):
+            await world.produce()
+        # It comes back empty before its leader has dropped it, and the leader dies.
+        leader.metadata.away = True
+        backup.crash()
+        backup.lose_storage()
+        leader.crash()
+        world.keys.put(f"/brokers/{leader.number}", None)
+        await backup.start()
+        await asyncio.sleep(10)
+        assert backup.led(world.key) is None, "elected with an empty log"
+        leader.metadata.away = False
+        await leader.start()
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+        assert len(records(log_of(backup, world))) == 20
+
+    play(scenario)
+
+
+def test_a_leader_that_lost_its_storage_leaves_it_to_the_others_r1(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(20):
+            await world.produce()
+        leader.crash()
+        backup.crash()
+        leader.lose_memory()
+        await leader.start()
+        await backup.start()
+        led = await world.until(lambda: backup.led(world.key))
+        assert len(records(led)) == 20
+        await world.in_sync(2)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_swap_without_an_answer_keeps_both_sets_in_force_r2() -> None:
+    me, one, two = Member(1, 11), Member(2, 22), Member(3, 33)
+    log = FakeLog()
+    led = Leadership(log, PartitionState(1, 5, (1, 2, 3), (me, one)), me, 0.0)  # type: ignore[arg-type]
+    led.backups[2].attach(22, 10, 10, 0.0)
+    led.backups[3].attach(33, 4, 4, 0.0)
+    log.log_end = 10
+    led.propose(frozenset({me, one, two}))
+    led.advance()
+    assert log.high_watermark == 4, "a member that etcd may already list must have what is committed"
+    led.propose(frozenset({me}))
+    log.log_end = 12
+    led.advance()
+    assert log.high_watermark == 10, "a member that etcd may still list must have it too"
+    led.known = frozenset({me})
+    led.settled()
+    assert log.high_watermark == 12
+
+
+def test_a_restarted_leader_raises_the_epoch_r3(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        before = log_of(leader, world).leader_epoch
+        other(world, leader).crash()
+        await world.in_sync(1)
+        leader.crash()
+        await leader.start()
+        log = await world.until(lambda: leader.led(world.key))
+        assert log.leader_epoch > before
+        assert log.epochs[-1].epoch == log.leader_epoch
+        await other(world, leader).start()
+        await world.in_sync(2)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_promise_survives_the_process_and_a_restored_etcd_r3(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        await world.produce()
+        assert log_of(backup, world).promise(1000)
+        backup.crash()
+        await backup.start()
+        log = await world.until(lambda: backup.log(world.key))
+        assert log.control.promised_epoch == 1000
+        assert not log.promise(999)
+        # Its leader is refused, and leads on above the promise instead of for ever below it.
+        await world.until(lambda: world.state is not None and world.state.epoch > 1000)
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
+def test_the_next_epoch_is_above_all_that_was_ever_heard_of_r3() -> None:
+    state = PartitionState(1, 7, (1, 2), (Member(1, 1), Member(2, 2)))
+    stood = partitions.stand(state, (1, 2), Member(2, 2), 12, "test", without=1)
+    assert stood is not None
+    assert (stood.epoch, stood.leader, stood.in_sync) == (13, 2, (Member(2, 2),))
+    assert partitions.stand(state, (1, 2), Member(2, 99), 12, "another storage") is None
+    assert partitions.stand(state, (1, 2), Member(3, 3), 12, "no replica") is None
+    lost = partitions.stand(PartitionState(1, 7, (1,), (Member(1, 1),)), (1,), Member(1, 9), 7, "alone")
+    assert lost is not None
+    assert lost.in_sync == (Member(1, 9),)
+    resigned = partitions.resign(state, Member(1, 99))
+    assert resigned is not None
+    assert (resigned.leader, resigned.in_sync) == (NOBODY, (Member(2, 2),))
+    assert partitions.resign(state, Member(1, 1)) is None
+
+
+def test_an_acknowledgement_of_an_old_epoch_or_before_the_handshake_counts_for_nothing_r4(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        led = replica.leadership
+        assert led is not None
+        link = leader.replicator.links[backup.number]
+        world.network.stalled.add((leader.number, backup.number))
+        waiting = asyncio.create_task(world.produce(replica.log, timeout=0.2))
+        await asyncio.sleep(0.01)
+        end = replica.log.log_end
+
+        def say(epoch: int) -> None:
+            body = b"".join(bytes(b) for b in frames.acks(0, [(world.key, epoch, end)]))
+            link.frame(link._live, frames.Kind.ACK, memoryview(body)[frames.HEAD.size :])
+
+        say(led.epoch - 1)
+        assert replica.log.high_watermark < end, "an old tail was counted as the new record"
+        led.backups[backup.number].detach()
+        say(led.epoch)
+        assert replica.log.high_watermark < end, "counted without a handshake"
+        world.network.stalled.clear()
+        await waiting
+
+    play(scenario)
+
+
+async def test_the_common_prefix_ends_where_the_last_shared_epoch_does_r4(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open()
+    log.begin_epoch(3)
+    for _ in range(4):
+        put(log, [b"x"])
+    log.begin_epoch(6)
+    put(log, [b"y"])
+    first = log.epochs[-2].start_offset
+    assert common_prefix(log, [(3, first)], first + 2) == first + 2
+    assert common_prefix(log, [(3, first), (5, first + 3)], first + 9) == first + 3
+    assert common_prefix(log, [(3, first), (6, first + 4)], first + 9) == log.log_end
+    assert common_prefix(log, [(3, first)], first + 9) == first + 4, "an old tail behind the end of its epoch"
+    assert common_prefix(log, [(4, 0)], 5) is None
+    await rig.crash()
+    rig.close()
+
+
+async def test_truncation_takes_records_and_producers_back_into_a_new_segment_r5(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open()
+    log.replicated = True
+    put(log, [b"a", b"b"], producer=(9, 0, 0))
+    log.commit(2)
+    segment = log.segments[-1]
+    put(log, [b"c"], producer=(9, 0, 2))
+    put(log, [b"d"], producer=(9, 0, 3))
+    before = bytes(segment.bytes_between(0, segment.size))
+    rig.store.truncate(log, 3)
+    assert log.log_end == 3
+    assert log.segments[-1] is not segment, "what others still look at is never written again"
+    # The record that was cut is new again, the one before it is not.
+    assert put(log, [b"d"], producer=(9, 0, 3)).duplicate is False
+    assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is True
+    log.commit(log.log_end)
+    assert [record.value for record in everything(log)] == [b"a", b"b", b"c", b"d"]
+    memory = segment.memory
+    assert memory is not None
+    assert bytes(memory.view[4096 : 4096 + len(before)]) == before
+    with pytest.raises(WouldLoseCommitted):
+        rig.store.truncate(log, 1)
+    await rig.store.write_behind.durable()
+    await rig.crash()
+    (again,) = rig.open()
+    assert [record.value for record in everything(again)] == [b"a", b"b", b"c", b"d"]
+    await rig.crash()
+    rig.close()
+
+
+async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open({"segment.bytes": "4096"})
+    log.replicated = True
+    for number in range(60):
+        put(log, [b"%03d" % number * 60])
+    await rig.store.write_behind.durable()
+    log.commit(20)
+    rig.store.truncate(log, 25)
+    for number in range(25, 30):
+        put(log, [b"new-%d" % number])
+    log.commit(30)
+    expected = [record.value for record in everything(log)]
+    await rig.store.stop()
+    rig.lose_memory()
+    (again,) = rig.open({"segment.bytes": "4096"})
+    assert [record.value for record in everything(again)] == expected
+    await rig.crash()
+    rig.close()
+
+
+def test_the_watermark_stands_still_below_min_insync_replicas_r6(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        log = log_of(leader, world)
+        assert await world.produce() is ErrorCode.none
+        world.network.stalled |= {(1, 2), (2, 1)}
+        waiting = asyncio.create_task(world.produce(log, timeout=20))
+        await world.in_sync(1)
+        assert await waiting is ErrorCode.not_enough_replicas_after_append
+        watermark = log.high_watermark
+        assert await world.produce(log) is ErrorCode.not_enough_replicas
+        assert log.high_watermark == watermark
+        world.network.stalled.clear()
+        await world.in_sync(2)
+        await world.until(lambda: log.high_watermark == log.log_end)
+        assert await world.produce() is ErrorCode.none
+        await asyncio.sleep(1)
+        world.check()
+
+    # Which of the two survives is chance; both obey.
+    play(scenario, configs={"min.insync.replicas": "2"})
+
+
+def test_offsets_are_not_available_before_the_epochs_start_is_committed_r8(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        for _ in range(5):
+            await world.produce()
+        await asyncio.sleep(0.2)
+        leader.crash()
+        survivors = [broker for broker in world.brokers.values() if broker is not leader]
+        for broker in survivors:  # so that the new leader's other backup can't acknowledge at once
+            log_of(broker, world).commit(0)
+        led = await world.until(world.leader)
+        log = log_of(led, world)
+        assert log.epoch_start == log.log_end == 5
+        await world.until(lambda: log.high_watermark >= log.epoch_start)
+        world.check()
+
+    play(scenario, brokers=3)
+
+
+def test_a_backup_without_memory_holds_up_nobody_else_r10(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        log = log_of(other(world, leader), world)
+        append_run = log.append_run
+        refusing = True
+
+        def full(run: memoryview) -> bool:
+            if refusing:
+                raise MemoryExhausted(1, 1, 1)
+            return append_run(run)
+
+        log.append_run = full  # type: ignore[method-assign]
+        waiting = asyncio.create_task(world.produce(timeout=30))
+        await asyncio.sleep(1)
+        assert world.state is not None
+        assert len(world.state.in_sync) == 2, "heartbeats go on while one partition waits for memory"
+        await world.in_sync(1)  # it is dropped for standing still
+        assert await waiting is ErrorCode.none
+        refusing = False
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
+def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        for _ in range(10):
+            await world.produce()
+        log = log_of(leader, world)
+        log.advance_log_start(6)
+        assert leader.replicator is not None
+        await leader.replicator.told(log)
+        backup = other(world, leader)
+        assert log_of(backup, world).log_start == 6
+        leader.crash()
+        backup.crash()
+        await backup.start()
+        await leader.start()
+        led = await world.until(world.leader)
+        assert log_of(led, world).log_start == 6
+
+    play(scenario)
+
+
+def test_a_deposed_leader_can_commit_nothing_and_is_cut_to_the_common_prefix_r12(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        old = log_of(leader, world)
+        # It hears nobody, etcd neither, but a client still does.
+        leader.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        tail = [asyncio.create_task(world.produce(old, timeout=5)) for _ in range(3)]
+        led = await world.until(lambda: other(world, leader).led(world.key))
+        assert await world.produce(led) is ErrorCode.none
+        for each in tail:
+            assert await each is not ErrorCode.none
+        assert old.high_watermark == 1
+        leader.metadata.away = False
+        world.network.stalled.clear()
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_hand_over_loses_nothing_and_fails_nobody(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        await asyncio.sleep(0.1)  # its last change of the set is settled
+        waiting = [asyncio.create_task(world.produce(replica.log)) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert await leader.replicator.hand_over(replica, None, "test")
+        assert {await each for each in waiting} == {ErrorCode.none}
+        led = await world.until(lambda: other(world, leader).led(world.key))
+        assert await world.produce(led) is ErrorCode.none
+        # The preferred leader is in sync, so leadership goes home after a while.
+        await world.until(lambda: leader.led(world.key))
+        world.check()
+
+    play(scenario)
+
+
+def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(30):
+            await world.produce()
+        state = world.state
+        assert state is not None
+        moved = partitions.encode(state) | {"replicas": [2, 3]}
+        world.keys.put(partitions.path_of(world.key), moved)
+        await world.until(lambda: {m.broker for m in world.state.in_sync} == {2, 3} if world.state else False)
+        assert await world.until(lambda: world.brokers[2].led(world.key))
+        assert await world.produce() is ErrorCode.none
+        await asyncio.sleep(1)
+        world.check()
+        assert world.brokers[1].log(world.key) is None
+
+    world = World(7, 3, None, replicas=2)
+
+    async def whole() -> None:
+        await world.start()
+        await world.in_sync(2)
+        await scenario(world)
+
+    try:
+        simulate(whole())
+    finally:
+        world.close()
+
+
+class FakeLog:
+    """As much of a log as the arithmetic of commits needs."""
+
+    class config:
+        min_insync_replicas = 1
+        durability = None
+
+    def __init__(self) -> None:
+        self.log_end = 0
+        self.high_watermark = 0
+        self.replicated = True
+        self.short_of_replicas = False
+
+    def commit(self, offset: int) -> None:
+        self.high_watermark = offset
+
+    def commit_all(self) -> None:
+        self.commit(self.log_end)
+
+    def wake(self) -> None: ...
