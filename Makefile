@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 JAR := services/penstock/spark/jars/penstock-spark.jar
 JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 
+# Real processes share two noisy cores here: what fails is tried once more, and the summary says so.
+AGAIN := --reruns 1 --timeout 300
+
 .PHONY: help demo test lint types unit fuzz bench clean constraints wheel system
 
 help:  ## show this
@@ -42,9 +45,9 @@ types: $(READY)
 
 unit: $(READY) $(JAR)
 	@echo "==> pytest (not Spark), 2 workers"
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not spark" tests
+	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark" tests
 	@echo "==> pytest (Spark)"
-	@$(BIN)/pytest -m spark tests
+	@$(BIN)/pytest $(AGAIN) -m spark tests
 
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200

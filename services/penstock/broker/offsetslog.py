@@ -47,7 +47,7 @@ class ConsumerOffsets:
             except MemoryExhausted as full:
                 raise KafkaError(ErrorCode.coordinator_not_available, str(full)) from None
             except CeilingReached:
-                await self._context.store.raise_ceiling(log)
+                await self._context.store.raise_ceilings([log])
                 self._check_leading(log, term)
                 result = log.append(header, encoded)
         code = await committed(log, result.next_offset, term, deadline)

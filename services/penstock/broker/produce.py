@@ -9,6 +9,7 @@ retries. Records not committed yet (disk, replicas): the answer waits, the conne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import Final
 
@@ -156,6 +157,7 @@ class ProduceHandler:
     ) -> Reply | None:
         """Append the rest as memory comes free; what finds none in time is refused, to be retried."""
         deadline = asyncio.get_running_loop().time() + PATIENCE
+        await self._reserve_offsets(todo)
         for served, produced, partitions in todo:
             try:
                 await self._append_patiently(served, produced, request.acks, partitions, waits, deadline)
@@ -163,6 +165,18 @@ class ProduceHandler:
                 partitions.append(self._failed(produced.partition, error))
         answer = self._answer(head, request, answers, waits)
         return await answer.work if isinstance(answer, Later) else answer
+
+    async def _reserve_offsets(self, todo: list[_Todo]) -> None:
+        """All partitions that need it at once; one by one, a disk round each, would take too long."""
+        low: set[PartitionLog] = set()
+        for served, produced, _ in todo:
+            with contextlib.suppress(KafkaError):
+                log = _find(served, produced.partition)
+                if log.log_end >= log.ceiling:
+                    low.add(log)
+        if low:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._store.raise_ceilings(low), PATIENCE)
 
     async def _append_patiently(
         self,
@@ -187,7 +201,7 @@ class ProduceHandler:
             except CeilingReached:
                 left = deadline - loop.time()
                 try:
-                    raised = self._store.raise_ceiling(_find(served, produced.partition))
+                    raised = self._store.raise_ceilings([_find(served, produced.partition)])
                     await asyncio.wait_for(raised, max(left, 0.001))
                 except TimeoutError:
                     disk = self._store.write_behind.failure
