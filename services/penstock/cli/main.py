@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import bench, broker, config, consume, demo, group, inspect, load, produce, status, topic
+from penstock.cli import (
+    bench,
+    broker,
+    cluster,
+    config,
+    consume,
+    demo,
+    group,
+    inspect,
+    load,
+    produce,
+    status,
+    topic,
+)
 from penstock.cli.terminal import Commands
 
 app = typer.Typer(
@@ -17,6 +30,7 @@ app = typer.Typer(
 )
 app.command()(broker.broker)
 app.command()(config.config)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.command()(produce.produce)
