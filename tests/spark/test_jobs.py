@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from topics import Topic
+
+from harness import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -44,3 +54,62 @@ def test_replay_sums_up_minutes(new_topic: Callable[..., Topic]) -> None:
         "replay", "--servers", topic.servers, "--topic", topic.name, "--since", "2030-03-17T17:46:40.020"
     )
     assert "|100 " in out
+
+
+def test_filter_passes_on_what_has_the_word(new_topic: Callable[..., Topic]) -> None:
+    topic = new_topic(2)
+    topic.fill(50)
+    out = run("filter", *once(topic), "--word", "value 42 ")
+    assert out.count(f"value 42 of the topic {topic.name}"[:17]) == 1
+    assert "value 41" not in out
+
+
+@pytest.mark.parametrize("name", ["word_count", "windowed_word_count"])
+def test_words_are_counted(new_topic: Callable[..., Topic], name: str) -> None:
+    topic = new_topic(2)
+    producer = Producer({"bootstrap.servers": topic.servers})
+    for line in ("to be or not to be", "that is the question"):
+        producer.produce(topic.name, line, timestamp=1_900_000_000_000)
+    assert producer.flush(30) == 0
+    rows = [line.split("|") for line in run(name, *once(topic)).splitlines() if line.count("|") > 2]
+    counts = {(cells[-3].strip(), cells[-2].strip()) for cells in rows}
+    assert {("to", "2"), ("be", "2"), ("question", "1")} <= counts
+
+
+def once(topic: Topic) -> tuple[str, ...]:
+    return ("--servers", topic.servers, "--topic", topic.name, "--once", "--master", "local[2]")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("route", ("continent", {"eu": "Europe", "ap": "Asia"})), ("stateful", ("records", {"eu": 2, "ap": 1}))],
+)
+def test_real_time_jobs_write_their_topic(
+    spark: SparkSession,
+    new_topic: Callable[..., Topic],
+    tmp_path: Path,
+    name: str,
+    expected: tuple[str, dict[str, object]],
+) -> None:
+    source, target = new_topic(2), new_topic(1)
+    producer = Producer({"bootstrap.servers": source.servers})
+    for key in ("eu", "ap", "eu"):
+        producer.produce(source.name, f"from {key}", key)
+    assert producer.flush(30) == 0
+    field, values = expected
+
+    def found() -> dict[str, object]:
+        """What was written last for each key."""
+        rows = spark.read.format("penstock").options(**target.options()).load().orderBy("offset")
+        rows = rows.selectExpr("cast(key as string) as key", "cast(value as string) as value")
+        return {row.key: json.loads(row.value)[field] for row in rows.collect()}
+
+    arguments = ("--servers", source.servers, "--topic", source.name, "--output", target.name)
+    command = [sys.executable, str(JOBS / f"{name}.py"), *arguments, "--master", "local[3]"]
+    with (tmp_path / "log").open("wb") as log:
+        job = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    try:
+        eventually(lambda: found() == values, timeout=150, interval=1)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()

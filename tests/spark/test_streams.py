@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer
+from numbers_in import Numbers
 from topics import Topic
 
 from harness import BrokerProcess, eventually
@@ -127,45 +122,6 @@ def start_real_time(rows: DataFrame, target: Topic, checkpoint: Path) -> Any:
 # Brokers that die
 
 
-class Numbers:
-    """Produces numbers, and remembers those that were acknowledged."""
-
-    def __init__(self, topic: Topic, *, idempotent: bool = True) -> None:
-        self.topic, self.idempotent = topic, idempotent
-        self.acknowledged: list[int] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Numbers:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        settings = {
-            "bootstrap.servers": self.topic.servers,
-            "enable.idempotence": self.idempotent,
-            "linger.ms": 2,
-        }
-        producer = Producer({**settings, "log_level": 0})
-        number = 0
-        while not self._stop.is_set():
-            sent = number
-            producer.produce(
-                self.topic.name,
-                str(number),
-                partition=number % self.topic.partitions,
-                on_delivery=lambda error, _m, n=sent: None if error else self.acknowledged.append(n),
-            )
-            producer.poll(0)
-            number += 1
-            time.sleep(0.001)
-        producer.flush(60)
-
-
 @pytest.mark.parametrize("loses_memory", [False, True], ids=["memory kept", "memory lost"])
 def test_a_broker_killed_under_a_query_loses_and_repeats_nothing(
     spark: SparkSession, tmp_path: Path, loses_memory: bool
@@ -224,48 +180,11 @@ def test_real_time_goes_on_when_the_broker_comes_back(
                 eventually(lambda: len(produced.acknowledged) > before + 100, timeout=30)
             expected = Counter(str(number) for number in produced.acknowledged)
             eventually(lambda: written(spark, target) == expected, timeout=40, interval=1)
+            # Told when the batch ends, which was on its way when the broker died.
+            eventually(lambda: change_overs(query) > 0, timeout=40, interval=0.5)
         finally:
             query.stop()
 
 
-DRIVER = """
-import sys
-from penstock.spark import session
-servers, out, checkpoint = sys.argv[1:]
-spark = session("killed", "local[2]", **{"spark.ui.enabled": False})
-rows = spark.readStream.format("penstock").option("kafka.bootstrap.servers", servers)
-rows = rows.option("subscribe", "numbers").option("startingOffsets", "earliest").load()
-rows = rows.selectExpr("partition", "offset", "cast(cast(value as string) as long) as number")
-writer = rows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-writer.trigger(processingTime="300 milliseconds").start().awaitTermination()
-"""
-
-
-@pytest.mark.skipif("PENSTOCK_KILL_ROUNDS" not in os.environ, reason="minutes long: set PENSTOCK_KILL_ROUNDS")
-def test_a_driver_killed_at_random_writes_every_record_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Into files, whose sink is idempotent; the driver and its executor are one process here."""
-    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
-    with BrokerProcess(tmp_path / "broker") as broker:
-        broker.start()
-        topic = Topic(broker.address, "numbers", 3)
-        command = [sys.executable, "-c", DRIVER, broker.address, str(out), str(checkpoint)]
-        with Numbers(topic) as produced:
-            for _ in range(ROUNDS):
-                driver = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-                batches = len(list(checkpoint.glob("commits/[0-9]*")))
-                eventually(lambda: len(list(checkpoint.glob("commits/[0-9]*"))) > batches, timeout=120)  # noqa: B023
-                time.sleep(random.uniform(0, 1.5))
-                # The session of the driver: python, and the JVM it started.
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
-        last = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-        try:
-            expected = Counter(produced.acknowledged)
-            eventually(lambda: spark_numbers(spark, out) == expected, timeout=120, interval=3)
-        finally:
-            os.killpg(last.pid, signal.SIGKILL)
-            last.wait()
-
-
-def spark_numbers(spark: SparkSession, out: Path) -> Counter[int]:
-    return Counter(row.number for row in spark.read.parquet(str(out)).select("number").collect())
+def change_overs(query: Any) -> int:
+    return max((int(each.sources[0].metrics["changeOvers"]) for each in query.recentProgress), default=0)

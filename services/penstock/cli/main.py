@@ -17,6 +17,7 @@ from penstock.cli import (
     inspect,
     load,
     produce,
+    spark,
     status,
     topic,
 )
@@ -40,6 +41,7 @@ app.command()(demo.demo)
 app.command()(status.status)
 app.command()(inspect.inspect)
 app.add_typer(bench.app, name="bench")
+app.add_typer(spark.app, name="spark")
 
 
 def _show_version(wanted: bool) -> None:

@@ -17,6 +17,8 @@ final class PenstockBatch implements Batch {
   private final StructType schema;
   private final LogOffsets log;
   private final Pruning pruning;
+  private List<OffsetRange> ranges;
+  private InputPartition[] planned;
 
   PenstockBatch(SourceOptions options, StructType schema, Pruning pruning) {
     this.pruning = pruning;
@@ -25,21 +27,41 @@ final class PenstockBatch implements Batch {
     this.log = new LogOffsets(options);
   }
 
+  /** Once: Spark asks again whenever it copies a plan, and a range must not grow between two looks at it. */
   @Override
-  public InputPartition[] planInputPartitions() {
+  public synchronized InputPartition[] planInputPartitions() {
+    if (planned == null) {
+      planned = RangePlan.partitions(log.cluster(), ranges(), options);
+    }
+    return planned;
+  }
+
+  /** How many records at most: compaction and transactions leave offsets without one. */
+  long rows() {
+    return ranges().stream().mapToLong(range -> range.until() - range.from()).sum();
+  }
+
+  private synchronized List<OffsetRange> ranges() {
+    if (ranges == null) {
+      ranges = pruning.prune(wanted(), log.cluster());
+    }
+    return ranges;
+  }
+
+  private List<OffsetRange> wanted() {
     Set<TopicPartition> partitions = log.partitionsThatMustBe();
     Map<TopicPartition, Long> starts = log.start(partitions);
     Map<TopicPartition, Long> ends = log.end(partitions);
-    List<OffsetRange> ranges = new ArrayList<>();
+    List<OffsetRange> wanted = new ArrayList<>();
     starts.forEach((id, from) -> {
       long until = ends.get(id);
       if (until < from) {
         throw new IllegalArgumentException("The ending offset " + until + " of " + id
             + " lies before its starting offset " + from);
       }
-      ranges.add(new OffsetRange(id, from, until));
+      wanted.add(new OffsetRange(id, from, until));
     });
-    return RangePlan.partitions(log.cluster(), pruning.prune(ranges, log.cluster()), options);
+    return wanted;
   }
 
   @Override

@@ -1,0 +1,185 @@
+"""Latency from the producer through the broker and Spark's real-time mode to the sink's task.
+
+Every record carries the time it was meant to be sent at, so that a producer that falls behind counts as
+latency; the query adds the time at which the sink's task had it. Both are the machine's monotonic clock.
+Records of the first seconds are left out. `micro-batch` is push with the shortest trigger, to compare with.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.bench.experiment import (
+    Better,
+    CannotStart,
+    Experiment,
+    Figures,
+    Goal,
+    Metric,
+    Options,
+    Parameter,
+    Variant,
+)
+from penstock.bench.experiments.spark import start_spark
+from penstock.bench.rig import Rig
+from penstock.bench.servers import PenstockServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_MEMORY: Final = 1 << 30
+_PARTITIONS: Final = 2
+_KEYS: Final = 100
+_WARM_UP_SECONDS: Final = 5.0
+_SETTLE_SECONDS: Final = 2.0
+_START_SECONDS: Final = 60.0
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+_SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "push": ("penstock", {"mode": "push"}),
+    "pull": ("penstock", {"mode": "pull"}),
+    "kafka": ("kafka", {}),
+    "micro-batch": ("penstock", {"mode": "push"}),
+}
+_NOW: Final = "reflect('java.lang.System', 'nanoTime')"
+"""Evaluated for each row, by the task that writes it; the JVM's clock is Python's monotonic one."""
+
+
+class Subject(Experiment):
+    about = "latency from producer to Spark's sink in real time, against Spark's own Kafka source"
+    parameters = (
+        Parameter("query", "stateless,stateful", "What the stream goes through."),
+        Parameter("rate", "10000", "Records per second.", quick="2000"),
+        Parameter("batch", "5 minutes", "Length of a real-time batch; a change costs some 0.2 s."),
+    )
+    metrics = tuple(Metric(f"latency_ms_{name}", "ms", Better.LESS) for name in _QUANTILES)
+    contenders = tuple(_SOURCES)
+    baseline = "kafka"
+    goals = (
+        Goal("latency_ms_p50", "push", 0.25, within={"query": "stateless"}),
+        Goal("latency_ms_p99", "push", 3.0, within={"query": "stateless"}),
+        Goal("latency_ms_p50", "push", 2.0, within={"query": "stateful"}),
+        Goal("latency_ms_p99", "push", 20.0, within={"query": "stateful"}),
+    )
+    seconds = 30.0
+    repeat = 2
+    quick_seconds = 5.0
+    quick_repeat = 1
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._server: PenstockServer | None = None
+        self._topics = 0
+
+    def variants(self) -> Sequence[Variant]:
+        return [{"query": query} for query in self.options.texts("query")]
+
+    def start(self, contender: str) -> None:
+        if self._server is None:
+            # Slots, not CPUs: a task for each partition, and those that keep the state beside them.
+            self._spark, self._without_kafka = start_spark(f"local[{_PARTITIONS + 2}]")
+            self._server = PenstockServer(self.rig, _MEMORY)
+            self._server.start()
+        if contender == "kafka" and self._without_kafka:
+            raise CannotStart(self._without_kafka)
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        assert self._server is not None
+        self._topics += 1
+        source, target = f"in-{self._topics}", f"out-{self._topics}"
+        self._server.create_topic(source, _PARTITIONS, {})
+        self._server.create_topic(target, 1, {})
+        checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
+        query = self._start_query(contender, variant["query"], source, target, checkpoint)
+        try:
+            self._await_first(source, target)
+            self._produce(source, self.options.number("rate"), _WARM_UP_SECONDS + self.options.seconds)
+            time.sleep(_SETTLE_SECONDS)
+            failure = query.exception()
+        finally:
+            query.stop()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        if failure is not None:
+            raise RuntimeError(f"{contender}: {failure}")
+        return self._latencies(target)
+
+    def _start_query(self, contender: str, shape: str, source: str, target: str, checkpoint: str) -> Any:
+        name, options = _SOURCES[contender]
+        reader = self._spark.readStream.format(name).options(**options).options(**self._at(source))
+        rows = reader.option("startingOffsets", "earliest").load()
+        writer = _shaped(rows, shape).writeStream.format("penstock").outputMode("update")
+        writer = writer.options(**self._at(None)).option("topic", target)
+        writer = writer.option("checkpointLocation", checkpoint)
+        if contender == "micro-batch":
+            return writer.trigger(processingTime="0 seconds").start()
+        return writer.trigger(realTime=self.options.text("batch")).start()  # type: ignore[call-overload]
+
+    def _at(self, topic: str | None) -> dict[str, str]:
+        assert self._server is not None
+        return {"kafka.bootstrap.servers": self._server.address} | ({"subscribe": topic} if topic else {})
+
+    def _await_first(self, source: str, target: str) -> None:
+        """A query takes seconds to start: that is not what is measured here."""
+        deadline = time.monotonic() + _START_SECONDS
+        while self._read(target).isEmpty():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nothing came out within {_START_SECONDS:.0f} s")
+            self._produce(source, 10, 0.5)
+
+    def _produce(self, topic: str, rate: int, seconds: float) -> None:
+        assert self._server is not None
+        command = [sys.executable, "-m", __name__, self._server.address, topic, str(rate), str(seconds)]
+        self.rig.run("stamps", command, seconds + 60)
+
+    def _read(self, topic: str) -> DataFrame:
+        return self._spark.read.format("penstock").options(**self._at(topic)).load()
+
+    def _latencies(self, target: str) -> Figures:
+        """Of the last seconds that were produced: what lies before is warm-up."""
+        stamps = self._read(target).selectExpr("split(cast(value as string), ',') as stamp")
+        stamps = stamps.selectExpr("cast(stamp[0] as long) as sent", "cast(stamp[1] as long) as seen")
+        newest = stamps.selectExpr("max(sent) as sent").first()
+        if newest is None or newest.sent is None:
+            raise RuntimeError("no record came out")
+        since = newest.sent - int(self.options.seconds * 1e9)
+        quantiles = f"percentile((seen - sent) / 1e6, array({', '.join(map(str, _QUANTILES.values()))}))"
+        found = (
+            stamps.where(f"sent > {since}").selectExpr(f"{quantiles} as found", "count(*) as records").first()
+        )
+        assert found is not None
+        figures = {f"latency_ms_{name}": value for name, value in zip(_QUANTILES, found.found, strict=True)}
+        return figures | {"records": float(found.records)}
+
+
+def _shaped(rows: DataFrame, shape: str) -> DataFrame:
+    if shape == "stateless":
+        return rows.selectExpr(f"concat(cast(value as string), ',', {_NOW}) as value")
+    newest = rows.groupBy("key").agg({"value": "max"}).withColumnRenamed("max(value)", "sent")
+    return newest.selectExpr("key", f"concat(cast(sent as string), ',', {_NOW}) as value")
+
+
+def _send_stamps(address: str, topic: str, rate: int, seconds: float) -> None:
+    """Records with the time they are due as their value, each sent when it is due."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": 1})
+    producer.list_topics(topic, 10)
+    gap = 1e9 / rate
+    start = time.monotonic_ns()
+    for number in range(int(rate * seconds)):
+        due = start + int(number * gap)
+        while (early := due - time.monotonic_ns()) > 0:
+            # Sleeps wake up some 60 us late: near the end it waits awake.
+            if early > 200_000:
+                time.sleep((early - 150_000) / 1e9)
+        producer.produce(topic, str(due), str(number % _KEYS), partition=number % _PARTITIONS)
+        producer.poll(0)
+    producer.flush(30)
+
+
+if __name__ == "__main__":
+    _send_stamps(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))

@@ -1,0 +1,197 @@
+"""Spark over one topic: by push, by pull, and with Spark's own Kafka source, default and tuned.
+
+All four read the same Penstock topic in one Spark, in turns. The time is the whole query's, planning
+included; `executor_cpu_us_per_record` is what its tasks spent, and hardly changes with what else the
+machine does. local[2] as everywhere in our figures; Spark and the broker share the CPUs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.bench.experiment import (
+    Better,
+    CannotStart,
+    Experiment,
+    Figures,
+    Goal,
+    Metric,
+    Options,
+    Parameter,
+    Variant,
+)
+from penstock.bench.load import Load, fill
+from penstock.bench.rig import Rig
+from penstock.bench.servers import PenstockServer
+from penstock.settings import parse_size
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TOPIC: Final = "spark"
+_SLACK: Final = 1.5
+_TUNED: Final = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+_SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
+    "push": ("penstock", {"mode": "push"}),
+    "pull": ("penstock", {"mode": "pull"}),
+    "kafka": ("kafka", {}),
+    "kafka tuned": ("kafka", _TUNED),
+}
+
+
+def _goals(query: str, default: float, tuned: float) -> tuple[Goal, ...]:
+    return tuple(
+        Goal("seconds", "push", 1 / times, to=to, within={"query": query})
+        for to, times in (("kafka", default), ("kafka tuned", tuned))
+    )
+
+
+class Subject(Experiment):
+    about = "Spark queries by push and by pull, against Spark's own Kafka source"
+    parameters = (
+        Parameter("query", "count,filter,pass,word-count", "What is asked of the topic."),
+        Parameter("trigger", "batch", "batch, available-now (a stream), or both."),
+        Parameter("size", "1GiB", "How much is in the topic.", quick="64MiB"),
+        Parameter("chunk", "16KiB", "Size of its record batches."),
+        Parameter("partitions", "8", "Of the topic."),
+    )
+    metrics = (
+        Metric("seconds", "s", Better.LESS),
+        Metric("records_per_second", "records/s", Better.MORE),
+        Metric("executor_cpu_us_per_record", "us", Better.LESS),
+    )
+    contenders = tuple(_SOURCES)
+    baseline = "kafka"
+    goals = (*_goals("pass", 12, 6), *_goals("filter", 8, 5), *_goals("count", 50, 25))
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._server: PenstockServer | None = None
+        self._records = 0
+
+    def variants(self) -> Sequence[Variant]:
+        unknown = set(self.options.texts("query")) - set(_QUERIES)
+        if unknown:
+            raise ValueError(f"--query: {', '.join(sorted(unknown))} is none of {', '.join(_QUERIES)}")
+        return [
+            {"query": query, "trigger": trigger}
+            for query in self.options.texts("query")
+            for trigger in self.options.texts("trigger")
+        ]
+
+    def start(self, contender: str) -> None:
+        if self._server is None:
+            self._spark, self._without_kafka = start_spark("local[2]")
+            size = parse_size(self.options.text("size"))
+            self._server = PenstockServer(self.rig, int(size * _SLACK + (256 << 20)))
+            self._server.start()
+            partitions = self.options.number("partitions")
+            self._server.create_topic(_TOPIC, partitions, {})
+            fill(self._server, Load(_TOPIC, partitions, self.options.text("chunk")), size, slice_seconds=1)
+            self._records = self._read("push", stream=False).count()
+        if contender.startswith("kafka") and self._without_kafka:
+            raise CannotStart(self._without_kafka)
+
+    def warm_up(self, contender: str, variant: Variant) -> None:
+        self.measure(contender, variant)
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        stream = variant["trigger"] != "batch"
+        cpu = _Cpu(self._spark)
+        started = time.perf_counter()
+        rows = _QUERIES[variant["query"]](self._read(contender, stream=stream))
+        if stream:
+            _run_stream(rows, complete=variant["query"] in _AGGREGATES)
+        else:
+            rows.write.format("noop").mode("overwrite").save()
+        seconds = time.perf_counter() - started
+        return {
+            "seconds": seconds,
+            "records": self._records,
+            "records_per_second": self._records / seconds,
+            "executor_cpu_us_per_record": 1e6 * cpu.seconds() / self._records,
+        }
+
+    def _read(self, contender: str, *, stream: bool) -> DataFrame:
+        assert self._server is not None
+        source, options = _SOURCES[contender]
+        reader: Any = self._spark.readStream if stream else self._spark.read
+        reader = reader.format(source).options(**options).option("startingOffsets", "earliest")
+        reader = reader.option("kafka.bootstrap.servers", self._server.address).option("subscribe", _TOPIC)
+        rows: DataFrame = reader.load()
+        return rows
+
+
+_AGGREGATES: Final = ("count", "word-count")
+_QUERIES: Final[dict[str, Any]] = {
+    "count": lambda rows: rows.groupBy().count(),
+    "filter": lambda rows: rows.filter("cast(value as string) like '%penstock%'").select("value"),
+    "pass": lambda rows: rows.select("value"),
+    "word-count": lambda rows: (
+        rows.selectExpr("explode(split(cast(value as string), ' ')) as word").groupBy("word").count()
+    ),
+}
+
+
+def start_spark(master: str) -> tuple[SparkSession, str | None]:
+    """A session for measuring, and why it lacks Spark's Kafka source, if it does. Ends with this process."""
+    try:
+        from penstock.spark import session
+    except ImportError as error:
+        raise CannotStart(f"{error}: pip install 'penstock[spark]'") from None
+    from penstock.spark.kafka_source import KafkaJarsMissing, kafka_jars
+
+    confs: dict[str, Any] = {
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.driver.memory": "2g",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": 2,
+    }
+    missing = None
+    try:
+        confs["spark.jars"] = ",".join(map(str, kafka_jars()))
+    except KafkaJarsMissing as error:
+        missing = str(error)
+    spark = session("penstock-bench", master, **confs)
+    # A stream that is stopped logs its tasks as errors; one that fails tells whoever waits for it.
+    spark.sparkContext.setLogLevel("FATAL")
+    return spark, missing
+
+
+def _run_stream(rows: DataFrame, *, complete: bool) -> None:
+    checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
+    try:
+        writer = rows.writeStream.format("noop").outputMode("complete" if complete else "append")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        query.awaitTermination()
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+class _Cpu:
+    """CPU time of the tasks that ran since it was made, from what Spark keeps for its UI."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context: Any = spark.sparkContext
+        self._before = max((stage.stageId() for stage in self._stages()), default=-1)
+
+    def seconds(self) -> float:
+        spent = (s.executorCpuTime() for s in self._stages() if s.stageId() > self._before)
+        return float(sum(spent)) / 1e9
+
+    def _stages(self) -> list[Any]:
+        context, gateway = self._context._jsc.sc(), self._context._gateway
+        context.listenerBus().waitUntilEmpty()
+        no_quantiles = gateway.new_array(gateway.jvm.double, 0)
+        stages = context.statusStore().stageList(None, False, False, no_quantiles, None)
+        return [stages.apply(index) for index in range(stages.size())]
