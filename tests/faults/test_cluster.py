@@ -22,10 +22,13 @@ SEED = int(os.environ.get("CLUSTER_SEED", "1"))
 PARTITIONS = 4
 
 
-def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(
+    tmp_path: Path, durability: str
+) -> None:
     pauses = []
     with Cluster(tmp_path).start() as cluster:
-        cluster.create("t", 1, 2)
+        cluster.create("t", 1, 2, {"durability": durability})
         with running(cluster, Load(cluster, "t", 1)) as load:
             for _ in range(ROUNDS):
                 load.progress(500)
