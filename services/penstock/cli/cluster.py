@@ -21,6 +21,9 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, help="Brokers, leaders and
 Etcd = Annotated[str, typer.Option("--cluster", envvar="PENSTOCK_CLUSTER", help="etcd endpoints.")]
 Prefix = Annotated[str, typer.Option(envvar="PENSTOCK_CLUSTER_PREFIX", help="Where in etcd its keys are.")]
 Wait = Annotated[float, typer.Option(min=0, help="Seconds to wait until it is done; 0: don't.")]
+Topic = Annotated[str, typer.Argument(help="A topic.")]
+Partition = Annotated[int, typer.Argument(min=0, help="One of its partitions.")]
+Broker = Annotated[int, typer.Argument(help="A broker's id.")]
 ETCD = "http://127.0.0.1:2379"
 PREFIX = "/penstock"
 _TABLES: Mapping[str, tuple[str, ...]] = {
@@ -98,7 +101,12 @@ async def _status(cluster: str, prefix: str) -> dict[str, Any]:
 
 @app.command()
 def move_leader(
-    topic: str, partition: int, broker: int, cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 30.0
+    topic: Topic,
+    partition: Partition,
+    broker: Broker,
+    cluster: Etcd = ETCD,
+    prefix: Prefix = PREFIX,
+    wait: Wait = 30.0,
 ) -> None:
     """Let another replica lead a partition, from now on.
 
@@ -120,8 +128,8 @@ def move_leader(
 
 @app.command()
 def reassign(
-    topic: str,
-    partition: int,
+    topic: Topic,
+    partition: Partition,
     replicas: Annotated[str, typer.Argument(help="Brokers, the preferred leader first, like 2,3.")],
     cluster: Etcd = ETCD,
     prefix: Prefix = PREFIX,
@@ -146,7 +154,7 @@ def reassign(
 
 
 @app.command()
-def drain(broker: int, cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0) -> None:
+def drain(broker: Broker, cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0) -> None:
     """Move every leader and replica off a broker, for maintenance. Clients notice nothing.
 
     Example: penstock cluster drain 3
