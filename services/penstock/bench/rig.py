@@ -159,11 +159,16 @@ class Rig:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.sched_setaffinity(0, self._found)
-        for child in self._children:
-            child.kill()
-        for directory in self._directories:
-            shutil.rmtree(directory, ignore_errors=True)
+        # An impatient second Ctrl-C (and `timeout` sends its signal twice) must not leave half of it behind.
+        signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            os.sched_setaffinity(0, self._found)
+            for child in self._children:
+                child.kill()
+            for directory in self._directories:
+                shutil.rmtree(directory, ignore_errors=True)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
     def directory(self, name: str, *, in_memory: bool = False) -> Path:
         """A new directory: on disk, or on tmpfs."""

@@ -31,11 +31,13 @@ class Appended(NamedTuple):
 
 
 class Producer:
-    __slots__ = ("batches", "epoch", "last_append")
+    __slots__ = ("batches", "epoch", "last_append", "may_skip")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[Appended] = deque(maxlen=REMEMBERED)
+        self.may_skip = False
+        """Records of it may have been lost with the machine's memory: its next sequence may be any later."""
         self.last_append = 0
         """When, by this broker's clock: a replay of old records is not an old producer."""
 
@@ -81,6 +83,8 @@ class ProducerTable:
         for appended in producer.batches:
             if appended.first_sequence == first and appended.last_sequence == last:
                 return appended
+        if producer.may_skip and first > newest.last_sequence:
+            return None
         oldest = producer.batches[0]
         if first < oldest.first_sequence and newest.last_sequence >= oldest.first_sequence:
             raise KafkaError(ErrorCode.duplicate_sequence_number, "a batch from before the last five")
@@ -97,11 +101,17 @@ class ProducerTable:
         last = (first + header.last_offset_delta) % _SEQUENCES
         producer.batches.append(Appended(first, last, base_offset))
         producer.last_append = now_ms
+        producer.may_skip = False
 
     def expire(self, before: int) -> None:
         """Forget producers whose last append was before `before` (milliseconds)."""
         for producer_id in [p for p, state in self._producers.items() if state.last_append < before]:
             del self._producers[producer_id]
+
+    def forgive_gaps(self) -> None:
+        """After a loss a producer goes on where it was, not where the log is; a retry is still recognised."""
+        for producer in self._producers.values():
+            producer.may_skip = True
 
     def encode(self) -> bytes:
         parts = []

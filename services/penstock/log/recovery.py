@@ -82,6 +82,8 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
         end >= record.clean_end >= 0 if hot is None else end >= found.control.appended
     )
     found.producers = rebuild_producers(found.segments, now_ms)
+    if hot is None and record.clean_end < 0:
+        found.producers.forgive_gaps()
     return found
 
 

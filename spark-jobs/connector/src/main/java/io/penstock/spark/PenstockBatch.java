@@ -36,11 +36,6 @@ final class PenstockBatch implements Batch {
     return planned;
   }
 
-  /** How many records at most: compaction and transactions leave offsets without one. */
-  long rows() {
-    return ranges().stream().mapToLong(range -> range.until() - range.from()).sum();
-  }
-
   private synchronized List<OffsetRange> ranges() {
     if (ranges == null) {
       ranges = pruning.prune(wanted(), log.cluster());

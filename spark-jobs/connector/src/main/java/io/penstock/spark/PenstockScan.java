@@ -1,27 +1,23 @@
 package io.penstock.spark;
 
 import java.util.Arrays;
-import java.util.OptionalLong;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
-import org.apache.spark.sql.connector.read.SupportsReportStatistics;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** One query over some topics; batch or stream is decided by what Spark asks for. */
-final class PenstockScan implements Scan, SupportsReportStatistics {
+final class PenstockScan implements Scan {
   private final CaseInsensitiveStringMap options;
   private final StructType schema;
   private final Pruning pruning;
   private PenstockBatch batch;
-  private boolean streaming;
 
   private PenstockScan(CaseInsensitiveStringMap options, StructType schema, Pruning pruning) {
     this.options = options;
@@ -83,29 +79,8 @@ final class PenstockScan implements Scan, SupportsReportStatistics {
     return batch;
   }
 
-  /**
-   * Rows of a batch query. No size in bytes, since offsets say nothing of it: a guess that is too small would
-   * have a large topic broadcast. Nothing for a stream, for the same reason.
-   */
-  @Override
-  public Statistics estimateStatistics() {
-    OptionalLong rows = streaming ? OptionalLong.empty() : OptionalLong.of(batch().rows());
-    return new Statistics() {
-      @Override
-      public OptionalLong sizeInBytes() {
-        return OptionalLong.empty();
-      }
-
-      @Override
-      public OptionalLong numRows() {
-        return rows;
-      }
-    };
-  }
-
   @Override
   public MicroBatchStream toMicroBatchStream(String checkpoint) {
-    streaming = true;
     return new PenstockStream(new SourceOptions(options, true), schema, checkpoint);
   }
 
