@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from cluster import Cluster, Load, check, read_all, running
 from etcd import needs_etcd
+from harness import PENSTOCK
 
 pytestmark = needs_etcd
 
@@ -20,10 +22,13 @@ SEED = int(os.environ.get("CLUSTER_SEED", "1"))
 PARTITIONS = 4
 
 
-def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(
+    tmp_path: Path, durability: str
+) -> None:
     pauses = []
     with Cluster(tmp_path).start() as cluster:
-        cluster.create("t", 1, 2)
+        cluster.create("t", 1, 2, {"durability": durability})
         with running(cluster, Load(cluster, "t", 1)) as load:
             for _ in range(ROUNDS):
                 load.progress(500)
@@ -143,3 +148,31 @@ def test_a_rolling_restart_costs_producers_no_error_and_no_pause_over_a_second_o
         check(load, read_all(cluster.bootstrap, "t", PARTITIONS))
     print("pauses of a rolling restart:", [f"{pause:.3f}" for pause in pauses])
     assert max(pauses) < 2
+
+
+def test_replicas_and_leaders_move_by_command_without_an_error_for_producers(tmp_path: Path) -> None:
+    def penstock(*words: str) -> str:
+        command = [*PENSTOCK, "cluster", *words, "--cluster", cluster.etcd.endpoint]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}\n{cluster.logs()}"
+        return done.stdout
+
+    with Cluster(tmp_path, 3).start() as cluster:
+        cluster.create("t", PARTITIONS, 2)
+        cluster.in_sync("__consumer_offsets", 3)
+        with running(cluster, Load(cluster, "t", PARTITIONS)) as load:
+            load.progress(300)
+            first = cluster.partitions("t")[0]
+            penstock("move-leader", "t", "0", str(first["replicas"][1]))
+            assert cluster.leader("t", 0) == first["replicas"][1]
+            penstock("drain", "3")
+            assert not any(3 in state["replicas"] for state in cluster.partitions("t").values())
+            load.progress(300)
+            assert cluster.brokers[3].stop() == 0
+            load.progress(300)
+            cluster.brokers[3].start()
+            penstock("rebalance")
+            assert any(3 in state["replicas"] for state in cluster.partitions("t").values())
+            assert "__consumer_offsets" in penstock("status")
+            load.progress(300)
+        check(load, read_all(cluster.bootstrap, "t", PARTITIONS))

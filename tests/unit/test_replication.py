@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -471,3 +472,49 @@ class FakeLog:
         self.commit(self.log_end)
 
     def wake(self) -> None: ...
+
+
+# Tests of the tests: without its rule, each schedule above does its harm and is noticed.
+
+
+def test_without_storage_ids_an_empty_log_is_elected_r1(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def has(self: PartitionState, broker: int, storage: int) -> bool:
+        return any(member.broker == broker for member in self.in_sync)
+
+    monkeypatch.setattr(PartitionState, "has", has)
+    with pytest.raises(AssertionError):
+        test_a_replica_that_lost_its_storage_neither_stands_nor_counts_r1(play)
+
+
+def test_without_the_union_of_sets_a_member_lacks_what_is_committed_r2(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Leadership, "propose", lambda self, members: self.advance())
+    with pytest.raises(AssertionError, match="already list"):
+        test_a_swap_without_an_answer_keeps_both_sets_in_force_r2()
+
+
+def test_without_promises_a_lower_epoch_is_followed_r3(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartitionLog, "promise", lambda self, epoch: True)
+    with pytest.raises(AssertionError):
+        test_a_promise_survives_the_process_and_a_restored_etcd_r3(play)
+
+
+def test_without_min_insync_replicas_a_lone_leader_commits_r6(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = Leadership.advance
+
+    def careless(self: Leadership) -> None:
+        config = self.log.config
+        self.log.config = replace(config, min_insync_replicas=1)
+        advance(self)
+        self.log.config = config
+
+    monkeypatch.setattr(Leadership, "advance", careless)
+    with pytest.raises(AssertionError):
+        test_the_watermark_stands_still_below_min_insync_replicas_r6(play)

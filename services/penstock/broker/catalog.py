@@ -20,6 +20,10 @@ class ServedTopic:
     replicas: dict[int, PartitionLog] = field(default_factory=dict)
     """The same by partition."""
 
+    def __post_init__(self) -> None:
+        if not self.replicas:
+            self.replicas = dict(enumerate(self.logs))  # a single node has them all, in order
+
     def log(self, index: int) -> PartitionLog:
         """The log of a partition that can be served, or the error a client gets for it."""
         log = self.replicas.get(index)

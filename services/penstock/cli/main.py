@@ -9,6 +9,7 @@ import typer
 from penstock.cli import (
     bench,
     broker,
+    cluster,
     config,
     consume,
     demo,
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(broker.broker)
 app.command()(config.config)
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.command()(produce.produce)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -61,6 +61,9 @@ class ClusterDirectory(TopicRegistry):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+
+    async def swap(self, changes: Sequence[Change]) -> bool:
+        return await self._store.swap(changes)
 
     # What is known
 

@@ -433,7 +433,7 @@ class Link:
                 log.exception("catching up %r on broker %d failed", leadership.log, self.broker)
                 backup.detach()
                 self._attach_later(key)
-            await asyncio.sleep(min(0.05, loop.time() - started) / 2)
+            await asyncio.sleep(min(0.05, max(0.001, loop.time() - started)))
 
     async def _send_chunk(self, key: PartitionKey, leadership: Leadership, backup: Backup) -> None:
         partition = leadership.log

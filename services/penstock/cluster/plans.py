@@ -1,0 +1,73 @@
+"""Where replicas should be instead: plans for an operator, as changes of partitions' keys.
+
+A plan only says which replicas a partition should have and in which order; the first is its preferred leader.
+The leaders do the rest while they serve: copy, add, hand over, drop. Pure arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.cluster.partitions import PartitionKey, PartitionState
+
+Plan = dict[PartitionKey, PartitionState]
+
+
+def lead_from(state: PartitionState, broker: int) -> PartitionState:
+    """Make `broker`, one of the replicas, the preferred leader."""
+    if broker not in state.replicas:
+        raise ValueError(f"broker {broker} has no replica; it is on {list(state.replicas)}")
+    others = tuple(each for each in state.replicas if each != broker)
+    return replace(state, replicas=(broker, *others), reason=f"leader moved to {broker}")
+
+
+def drained(
+    states: Mapping[PartitionKey, PartitionState], racks: Mapping[int, str | None], broker: int
+) -> Plan:
+    """Take every replica off `broker`: to the others that have least, or, if all have one, just fewer."""
+    holds = Counter(each for state in states.values() for each in state.replicas)
+    plan: Plan = {}
+    for key, state in sorted(states.items()):
+        if broker not in state.replicas:
+            continue
+        kept = [each for each in state.replicas if each != broker]
+        free = [each for each in racks if each != broker and each not in kept]
+        if free:
+            chosen = min(free, key=lambda each: (holds[each], each))
+            holds[chosen] += 1
+            kept.append(chosen)
+        if not kept:
+            raise ValueError(f"partition {key[1]} of {key[0].hex()} has nowhere to go")
+        plan[key] = replace(state, replicas=tuple(kept), reason=f"broker {broker} is drained")
+    return plan
+
+
+def rebalanced(states: Mapping[PartitionKey, PartitionState], racks: Mapping[int, str | None]) -> Plan:
+    """Move as few replicas, and then as few leaders, as make everybody's share the same within one."""
+    wanted = {key: list(state.replicas) for key, state in sorted(states.items())}
+    holds = Counter(dict.fromkeys(racks, 0))
+    holds.update(each for replicas in wanted.values() for each in replicas)
+    for replicas in wanted.values():
+        for at in range(len(replicas) - 1, -1, -1):
+            free = [each for each in racks if each not in replicas]
+            poorest = min(free, key=lambda each: (holds[each], each), default=None)
+            if poorest is not None and holds[replicas[at]] - holds[poorest] > 1:
+                holds[replicas[at]] -= 1
+                holds[poorest] += 1
+                replicas[at] = poorest
+    leads = Counter(dict.fromkeys(racks, 0))
+    leads.update(replicas[0] for replicas in wanted.values())
+    for replicas in wanted.values():
+        poorest = min(replicas, key=lambda each: (leads[each], each))
+        if leads[replicas[0]] - leads[poorest] > 1:
+            leads[replicas[0]] -= 1
+            leads[poorest] += 1
+            replicas.remove(poorest)
+            replicas.insert(0, poorest)
+    return {
+        key: replace(states[key], replicas=tuple(replicas), reason="rebalanced")
+        for key, replicas in wanted.items()
+        if tuple(replicas) != states[key].replicas
+    }
