@@ -5,6 +5,7 @@ set -eu
 missing=""
 command -v javac >/dev/null 2>&1 || missing="$missing default-jdk-headless"
 command -v kcat >/dev/null 2>&1 || missing="$missing kcat"
+command -v etcd >/dev/null 2>&1 || missing="$missing etcd-server"
 command -v mvn >/dev/null 2>&1 || missing="$missing maven"
 [ -z "$missing" ] && exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
@@ -13,6 +14,6 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
   # shellcheck disable=SC2086
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $missing >/dev/null
 else
-  echo "please install:$missing (a JDK 17 or later; kcat and maven for the tests)" >&2
+  echo "please install:$missing (a JDK 17 or later; kcat, etcd and maven for the tests)" >&2
   command -v javac >/dev/null 2>&1 || exit 1
 fi
