@@ -109,6 +109,8 @@ def test_an_interrupt_leaves_no_process_and_keeps_the_result(tmp_path: Path, num
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(shared)},
+        # Whoever started us in the background may have us ignore Ctrl-C, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     for line in process.stderr:
