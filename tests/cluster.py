@@ -51,9 +51,13 @@ class Cluster:
         return ",".join(broker.address for broker in self.brokers.values())
 
     def start(self) -> Self:
-        self.etcd.start()
-        for broker in self.brokers.values():
-            broker.start()
+        try:
+            self.etcd.start()
+            for broker in self.brokers.values():
+                broker.start()
+        except BaseException:
+            self.close()  # nobody has entered the block yet that would
+            raise
         return self
 
     def admin(self) -> AdminClient:

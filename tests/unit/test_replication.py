@@ -424,6 +424,51 @@ def test_a_hand_over_loses_nothing_and_fails_nobody(play: Callable[..., None]) -
     play(scenario)
 
 
+def test_a_backup_that_promised_to_nobody_is_attached_again_whatever_was_going_on(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        backup = other(world, leader)
+        log_of(backup, world).promise(50)
+        replica.swapping = True  # the refusal comes while a change of the set is on its way
+        leader.replicator.links[backup.number].hang_up()
+        await asyncio.sleep(1)
+        replica.swapping = False
+        await world.until(lambda: world.state is not None and world.state.epoch > 50)
+        await world.in_sync(2)
+
+    play(scenario)
+
+
+def test_a_backup_joins_under_load_that_never_pauses(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        backup.crash()
+        await world.in_sync(1)
+        stop = False
+
+        async def load() -> None:
+            while not stop:
+                led = leader.led(world.key)
+                if led is not None:
+                    await world.produce(led)
+                await asyncio.sleep(0.0005)
+
+        clients = [asyncio.create_task(load()) for _ in range(4)]
+        await backup.start()
+        await world.in_sync(2)
+        stop = True
+        await asyncio.gather(*clients)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
 def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         for _ in range(30):

@@ -129,6 +129,7 @@ def test_acknowledging_before_the_backups_have_it_is_caught(monkeypatch: pytest.
         self.log.commit(self.log.log_end)
 
     monkeypatch.setattr(Leadership, "advance", eager)
+    monkeypatch.setattr(Leadership, "appended", eager)
     assert caught()
 
 

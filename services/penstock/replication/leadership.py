@@ -49,6 +49,7 @@ class Backup:
         "storage",
         "streaming",
         "told",
+        "tried_at",
     )
 
     def __init__(self, broker: int, now: float) -> None:
@@ -56,6 +57,7 @@ class Backup:
         self.storage = 0
         self.attached = False
         """The handshake of this epoch is done."""
+        self.tried_at = now
         self.handshake = 0
         """Counts them: an answer to an earlier one must not cut what came since."""
         self.streaming = False
@@ -204,8 +206,8 @@ class Leadership:
                 gone.append(member)
         return frozenset(gone)
 
-    def joining(self, silent: frozenset[int]) -> frozenset[Member]:
-        """Backups that have all that is committed and all of earlier epochs: they may be added."""
+    def joining(self, now: float, silent: frozenset[int], lag: float) -> frozenset[Member]:
+        """Backups that keep up: nearly there, and they had news within `lag` seconds."""
         listed = {member.broker for member in self.known if self._has(member)}
         return frozenset(
             Member(backup.broker, backup.storage)
@@ -214,8 +216,24 @@ class Leadership:
             and backup.broker in self.replicas
             and backup.broker not in silent
             and backup.broker not in listed
-            and backup.acked >= max(self.start_offset, self.log.high_watermark)
+            and backup.room > 0
+            and (backup.acked == self.log.log_end or now - backup.progress_at < lag)
         )
+
+    def complete(self, members: frozenset[Member]) -> bool:
+        """Whether all of them have all that is committed and all of earlier epochs: only then may they be
+        listed, since any of them may be elected next."""
+        floor = max(self.start_offset, self.log.high_watermark)
+        for member in members - self.known - {self.me}:
+            backup = self.backups.get(member.broker)
+            if (
+                backup is None
+                or not backup.attached
+                or backup.storage != member.storage
+                or backup.acked < floor
+            ):
+                return False
+        return True
 
     def _has(self, member: Member) -> bool:
         backup = self.backups.get(member.broker)

@@ -35,6 +35,8 @@ NEAR: Final = 1 << 20
 """A backup that is less behind than this gets the rest on the live connection."""
 REDIAL: Final = 0.1
 ATTACH_AGAIN: Final = 0.2
+GIVE_UP: Final = 2.0
+"""Seconds after which a handshake without an answer is begun anew."""
 
 
 class _Sent(NamedTuple):
@@ -202,6 +204,13 @@ class Link:
         if now - lane.sent_at >= heartbeat and not lane.channel.is_stuck:
             lane.send([], [], [])
 
+    def nudge(self, now: float) -> None:
+        """Now and then: an attempt to attach that came to nothing, for whatever reason, is made again."""
+        for key, leadership in self.led.items():
+            backup = leadership.backups.get(self.broker)
+            if backup is not None and not backup.attached and now - backup.tried_at > GIVE_UP:
+                self._attach(key)
+
     def hang_up(self) -> None:
         """The other side is silent for too long: begin anew."""
         if self._live.channel is not None:
@@ -243,7 +252,11 @@ class Link:
             self.replicator.link_lost(self)
         else:
             for key in self._behind:
-                self._attach_later(key)
+                behind = self.led.get(key)
+                backup = behind.backups.get(self.broker) if behind is not None else None
+                if backup is not None:
+                    backup.detach()
+                    self._attach_later(key)
             self._behind.clear()
         self._bulk_moved.set()
 
@@ -311,6 +324,7 @@ class Link:
                 backup = leadership.backups[self.broker]
                 backup.detach()
                 backup.handshake += 1
+                backup.tried_at = self.replicator.now()
                 wanted.append(
                     {
                         "topic": key[0].hex(),
@@ -339,8 +353,7 @@ class Link:
         if "error" in entry:
             if entry["error"] == "fenced":
                 self.replicator.fenced(key, leadership, entry["promised"])
-            else:
-                self._attach_later(key)
+            self._attach_later(key)  # until it takes us, or our epoch is over
             return None
         partition = leadership.log
         answer = {
@@ -379,7 +392,7 @@ class Link:
         key, leadership, backup = found
         if entry["promised"] > leadership.epoch:
             self.replicator.fenced(key, leadership, entry["promised"])
-        elif backup.attached:
+        if backup.attached:
             backup.detach()
             self._attach_later(key)
 

@@ -486,7 +486,20 @@ class Replicator:
         if led.handing_over:
             return
         led.propose(members)
-        await self._swap(replica, state, partitions.with_members(state, members, reason))
+        # Under load a newcomer is always a little behind: the proposal holds the watermark until it isn't.
+        replica.swapping = True
+        deadline = self.now() + self._patience.suspicion
+        while not led.complete(members) and self.now() < deadline:
+            if replica.leadership is not led:
+                break
+            await asyncio.sleep(0.001)
+        replica.swapping = False
+        if replica.leadership is led and led.complete(members):
+            state = self.directory.state_of(replica.key)
+            if state is not None and state.epoch == led.epoch and frozenset(state.in_sync) == led.known:
+                await self._swap(replica, state, partitions.with_members(state, members, reason))
+        else:
+            led.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
         if replica.leadership is led:
             led.settled()
             self._connect(replica, led)
@@ -502,7 +515,7 @@ class Replicator:
             log.warning("%r: dropping broker %s from the in-sync set", replica.log, names)
             self._spawn(self._change_set(replica, led, led.known - gone, f"broker {names} out of sync"))
             return
-        joining = led.joining(silent)
+        joining = led.joining(now, silent, self._patience.suspicion)
         if joining and now - led.shrunk_at > self._patience.hold_down:
             names = ", ".join(str(member.broker) for member in sorted(joining))
             replaced = {member.broker for member in joining}
@@ -666,6 +679,8 @@ class Replicator:
                 for broker, link in self.links.items()
                 if now - link.heard_at > self._patience.suspicion
             )
+            for link in list(self.links.values()):
+                link.nudge(now)
             for replica in list(self.replicas.values()):
                 led = replica.leadership
                 if led is None:
