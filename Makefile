@@ -10,7 +10,7 @@ JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 # Real processes share two noisy cores here: what fails is tried once more, and the summary says so.
 AGAIN := --reruns 1 --timeout 300
 
-.PHONY: help demo test lint types unit fuzz bench clean constraints wheel system
+.PHONY: help demo test lint types unit fuzz chaos bench clean constraints wheel system
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -51,6 +51,12 @@ unit: $(READY) $(JAR)
 
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
+
+MINUTES ?= 60
+SEED ?= 1
+chaos: $(READY) | system  ## faults on a real cluster for MINUTES=60 from SEED=1, with timeline, plot and verdict
+	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED) \
+	    --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
 
 bench: $(READY) $(JAR)  ## measure: ingest, fetch, push, recovery
 	@$(BIN)/penstock bench all
