@@ -32,6 +32,12 @@ class BrokerInfo:
     incarnation: int
     http: str = ""
 
+    @property
+    def http_address(self) -> str:
+        """Where its HTTP can be asked from elsewhere: a wildcard is reached where clients are."""
+        host, _, port = self.http.rpartition(":")
+        return f"{self.host}:{port}" if host in ("0.0.0.0", "::", "[::]", "") else self.http
+
     @classmethod
     def decode(cls, value: Any) -> BrokerInfo:
         return cls(**value)
