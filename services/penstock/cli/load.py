@@ -13,6 +13,7 @@ from penstock.cli.options import BROKER, Acks, AsJson, BrokerAddress, Codec
 from penstock.cli.terminal import fail, in_bytes, print_json, run
 
 if TYPE_CHECKING:
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadPlan, LoadReport
 
 
@@ -29,6 +30,9 @@ def load(
     seconds: Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")] = 10,
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
     acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve counts and latencies to Prometheus.")
+    ] = None,
     as_json: AsJson = False,
     broker: BrokerAddress = BROKER,
 ) -> None:
@@ -39,6 +43,8 @@ def load(
 
     Example: penstock load --partitions 8 --chunk 16KiB --producers 2 --seconds 30
     """
+    from penstock.load.metrics import serve_metrics
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadFailed, LoadPlan
     from penstock.settings import parse_size
     from penstock.wire.records import Compression
@@ -61,10 +67,15 @@ def load(
         compression=Compression[compression.name],
         acks=acks.number,
     )
+    quiet = as_json or not sys.stderr.isatty()
+    tally = Tally()
     try:
-        report = run(_load(broker, plan, partitions, quiet=as_json or not sys.stderr.isatty()))
+        with serve_metrics(metrics, topic, tally):
+            report = run(_load(broker, plan, partitions, tally, quiet=quiet))
     except LoadFailed as error:
         fail(f"{topic}: {error}")
+    except OSError as error:
+        fail(f"--metrics {metrics}: {error}")
     if as_json:
         print_json(asdict(report))
     else:
@@ -74,13 +85,12 @@ def load(
         fail(f"{topic}: {report.failure}{refused}")
 
 
-async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) -> LoadReport:
+async def _load(broker: str, plan: LoadPlan, partitions: int, tally: Tally, *, quiet: bool) -> LoadReport:
     from dataclasses import replace
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from penstock.load.producer import Tally
     from penstock.load.run import run_load
 
     plan = replace(plan, leaders=await _leaders(broker, plan.topic, partitions))
@@ -94,7 +104,7 @@ async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) ->
             progress.update(task, completed=elapsed, description=f"{tally.records - last:,} records/s")
             last = tally.records
 
-        return await run_load(plan, show)
+        return await run_load(plan, show, tally)
 
 
 async def _leaders(broker: str, topic: str, partitions: int) -> dict[str, list[int]]:

@@ -53,10 +53,12 @@ class LoadReport:
     failure: str | None
 
 
-async def run_load(plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None) -> LoadReport:
+async def run_load(
+    plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None, tally: Tally | None = None
+) -> LoadReport:
     """Produce for `plan.seconds`. Raises LoadFailed when nothing could be written at all."""
     loop = asyncio.get_running_loop()
-    tally = Tally()
+    tally = tally or Tally()
     chunk, records = make_chunk(plan.chunk, plan.record, plan.compression)
     share = sum(map(len, plan.leaders.values())) * records * plan.producers
     interval = share / plan.rate if plan.rate else 0.0
