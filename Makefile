@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 JAR := services/penstock/spark/jars/penstock-spark.jar
 JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 
-# Real processes share two noisy cores here: what fails is tried once more, and the summary says so.
-AGAIN := --reruns 1 --timeout 300
+# Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
+AGAIN := --reruns 1 -r R --timeout 300
 
 .PHONY: help demo test test-compose lint types unit fuzz bench clean constraints wheel system
 
