@@ -15,6 +15,7 @@ from penstock.cli.options import BROKER, Acks, AsJson, BrokerAddress, Codec
 from penstock.cli.terminal import CommandFailed, fail, in_bytes, print_json, run
 
 if TYPE_CHECKING:
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadPlan, LoadReport
 
 
@@ -33,6 +34,9 @@ def load(
     ] = 10,
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
     acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve counts and latencies to Prometheus.")
+    ] = None,
     as_json: AsJson = False,
     broker: BrokerAddress = BROKER,
 ) -> None:
@@ -44,6 +48,8 @@ def load(
 
     Example: penstock load --partitions 8 --chunk 16KiB --producers 2 --seconds 30
     """
+    from penstock.load.metrics import serve_metrics
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadFailed, LoadPlan
     from penstock.settings import parse_size
     from penstock.wire.records import Compression
@@ -66,13 +72,18 @@ def load(
         compression=Compression[compression.name],
         acks=acks.number,
     )
-    if seconds == 0:
-        run(_load_for_ever(broker, plan, partitions))
-        return
+    quiet = as_json or not sys.stderr.isatty()
+    tally = Tally()
     try:
-        report = run(_load(broker, plan, partitions, quiet=as_json or not sys.stderr.isatty()))
+        with serve_metrics(metrics, topic, tally):
+            if seconds == 0:
+                run(_load_for_ever(broker, plan, partitions, tally))
+                return
+            report = run(_load(broker, plan, partitions, tally, quiet=quiet))
     except LoadFailed as error:
         fail(f"{topic}: {error}")
+    except OSError as error:
+        fail(f"--metrics {metrics}: {error}")
     if as_json:
         print_json(asdict(report))
     else:
@@ -82,13 +93,12 @@ def load(
         fail(f"{topic}: {report.failure}{refused}")
 
 
-async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) -> LoadReport:
+async def _load(broker: str, plan: LoadPlan, partitions: int, tally: Tally, *, quiet: bool) -> LoadReport:
     from dataclasses import replace
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from penstock.load.producer import Tally
     from penstock.load.run import run_load
 
     plan = replace(plan, leaders=await _leaders(broker, plan.topic, partitions))
@@ -102,10 +112,10 @@ async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) ->
             progress.update(task, completed=elapsed, description=f"{tally.records - last:,} records/s")
             last = tally.records
 
-        return await run_load(plan, show)
+        return await run_load(plan, show, tally)
 
 
-async def _load_for_ever(broker: str, plan: LoadPlan, partitions: int) -> None:
+async def _load_for_ever(broker: str, plan: LoadPlan, partitions: int, tally: Tally) -> None:
     import asyncio
     import signal
 
@@ -120,7 +130,7 @@ async def _load_for_ever(broker: str, plan: LoadPlan, partitions: int) -> None:
             raise LoadFailed(str(error)) from None
 
     set_up_logging("info", as_json=os.environ.get("PENSTOCK_LOG_JSON", "").lower() in ("1", "true"))
-    producing = asyncio.ensure_future(run_steadily(plan, leaders))
+    producing = asyncio.ensure_future(run_steadily(plan, leaders, tally))
     # As a container's first process it would not get a SIGTERM that nobody asks for.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, producing.cancel)

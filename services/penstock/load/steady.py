@@ -51,9 +51,8 @@ class _Figures:
             self._latencies.clear()
 
 
-async def run_steadily(plan: LoadPlan, find_leaders: FindLeaders, tally: Tally | None = None) -> None:
+async def run_steadily(plan: LoadPlan, find_leaders: FindLeaders, tally: Tally) -> None:
     """Produce until cancelled. `tally` grows over all rounds."""
-    tally = tally or Tally()
     figures = _Figures()
 
     def on_second(_elapsed: float, now: Tally) -> None:

@@ -26,6 +26,7 @@ _PINNED = layout.SLOT_PINNED // WORD
 _FINISHED = layout.SLOT_FINISHED // WORD
 _PUSH_RECORDS = layout.SLOT_PUSH_RECORDS // WORD
 _PUSH_BYTES = layout.SLOT_PUSH_BYTES // WORD
+_PULL_RECORDS = layout.SLOT_PULL_RECORDS // WORD
 _MOST_SLOTS = 1 << 16
 
 
@@ -53,9 +54,7 @@ class Slot:
         words[layout.SLOT_PARTITION // WORD] = partition
         words[_PINNED] = -1
         words[_FINISHED] = offset
-        for word in range(_PUSH_RECORDS, layout.SLOT_PULL_BYTES // WORD + 1):
-            words[word] = 0
-        words[_STATE] = SlotState.PUSH
+        words[_STATE] = SlotState.PUSH  # the counts go on from the slot's last user
 
     def pin(self, base_offset: int) -> None:
         self._words[_PINNED] = base_offset
@@ -123,6 +122,7 @@ class ReaderSlot:
 
     session: str
     label: str
+    index: int
     topic_id: bytes
     partition: int
     state: SlotState
@@ -162,20 +162,26 @@ class _Reader:
         return False
 
     def read(self) -> Iterator[ReaderSlot]:
+        """The slots in use, and those that were used."""
         # The kernel may copy a word that is just being stored in two halves. A wrong pin is no harm: a pin
         # that counts was stored a tick ago (rule S3), and half of one names no segment.
         content = os.pread(self._descriptor, self._size, 0)
         words = memoryview(content)[: len(content) // WORD * WORD].cast("q")
-        for position in range(
+        places = range(
             layout.CURSOR_HEADER, len(content) - layout.CURSOR_SLOT_SIZE + 1, layout.CURSOR_SLOT_SIZE
-        ):
+        )
+        for index, position in enumerate(places):
             word = position // WORD
             state = words[word + _STATE]
-            if state not in (SlotState.PUSH, SlotState.PULL):
+            if state == SlotState.FREE:
+                if not words[word + _PUSH_RECORDS] and not words[word + _PULL_RECORDS]:
+                    continue
+            elif state not in (SlotState.PUSH, SlotState.PULL):
                 continue
             yield ReaderSlot(
                 self.session,
                 self.label,
+                index,
                 content[position : position + 16],
                 words[word + layout.SLOT_PARTITION // WORD],
                 SlotState(state),
@@ -183,7 +189,7 @@ class _Reader:
                 words[word + _FINISHED],
                 words[word + _PUSH_RECORDS],
                 words[word + _PUSH_BYTES],
-                words[word + layout.SLOT_PULL_RECORDS // WORD],
+                words[word + _PULL_RECORDS],
                 words[word + layout.SLOT_PULL_BYTES // WORD],
             )
 
@@ -224,6 +230,11 @@ class ReaderRegistry:
                 self._readers.pop(name).close()
 
     def slots(self) -> Iterator[ReaderSlot]:
+        """Where readers are now."""
+        return (slot for slot in self.counts() if slot.state is not SlotState.FREE)
+
+    def counts(self) -> Iterator[ReaderSlot]:
+        """The same with slots that were given back: what they counted stands."""
         for reader in list(self._readers.values()):
             yield from reader.read()
 
