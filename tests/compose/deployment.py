@@ -68,7 +68,7 @@ class Deployment:
     def keep_logs(self) -> None:
         folder = ROOT / "artifacts" / "compose"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "containers.log").write_text(self.compose("logs", "--no-color", "--timestamps"))
+        (folder / "containers.log").write_text(self.compose("--ansi", "never", "logs", "--timestamps"))
 
     def left_over(self) -> list[str]:
         """Containers, volumes and networks of the project."""
