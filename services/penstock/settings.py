@@ -81,6 +81,12 @@ class Settings(BaseSettings):
     http: str = Field("127.0.0.1:9644", description="health, metrics and JSON views")
     data_dir: Path = Field(Path("penstock-data"), description="the log on disk")
     shm_dir: Path = Field(default_factory=_default_shm, description="the log in shared memory")
+    cursors_dir: Path | None = Field(
+        None, description="what readers write, if not in shm-dir: then they may mount that read-only"
+    )
+    spark_host: str | None = Field(
+        None, description="what Spark calls this machine (its executors' host), if not the advertised host"
+    )
     memory: Size = Field(
         default_factory=_default_memory, ge=1 << 20, description="budget for the log in shared memory"
     )

@@ -85,6 +85,7 @@ class Broker:
         self.store = LogStore(
             broker_id=settings.broker_id,
             memory_root=settings.shm_dir,
+            cursors_root=settings.cursors_dir,
             disk_root=settings.data_dir,
             memory_budget=settings.memory,
             retention_seconds=settings.retention_check_seconds,
@@ -98,6 +99,7 @@ class Broker:
             broker_id=settings.broker_id,
             rack=settings.rack,
             address=self.address,
+            spark_host=settings.spark_host,
             registry=self.registry,
             catalog=self.catalog,
             store=self.store,

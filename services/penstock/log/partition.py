@@ -129,6 +129,7 @@ class PartitionLog:
         self.deleted = False
         self.records_in = 0
         self.bytes_in = 0
+        self.bytes_replicated = 0
         self.records_out = 0
         self.bytes_out = 0
         self._pool = pool
@@ -231,7 +232,7 @@ class PartitionLog:
                 began = True
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
                 self.producers.record(header, header.base_offset, now)
-        self.bytes_in += len(run)
+        self.bytes_replicated += len(run)
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
