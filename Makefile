@@ -10,7 +10,7 @@ JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 # Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r R --timeout 300
 
-.PHONY: help demo test lint types unit fuzz bench clean constraints wheel system
+.PHONY: help demo test test-compose lint types unit fuzz bench clean constraints wheel system
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,9 +45,13 @@ types: $(READY)
 
 unit: $(READY) $(JAR)
 	@echo "==> pytest (not Spark), 2 workers"
-	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark" tests
+	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark and not compose" tests
 	@echo "==> pytest (Spark)"
 	@$(BIN)/pytest $(AGAIN) -m spark tests
+
+test-compose: $(READY)  ## docker compose up, kills and restarts, with a Docker engine of its own if need be
+	@echo "==> pytest (compose)"
+	@scripts/with-docker $(BIN)/pytest -v -x --durations 0 -m compose tests/compose
 
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200

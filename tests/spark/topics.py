@@ -13,13 +13,18 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 class Topic:
     def __init__(
-        self, servers: str, name: str, partitions: int, config: dict[str, str] | None = None
+        self,
+        servers: str,
+        name: str,
+        partitions: int,
+        config: dict[str, str] | None = None,
+        replication: int = 1,
     ) -> None:
         self.servers, self.name, self.partitions = servers, name, partitions
         # A client that has gone takes its futures with it.
         self._admin = AdminClient({"bootstrap.servers": servers})
         settings = {key.replace("_", "."): value for key, value in (config or {}).items()}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        self._admin.create_topics([NewTopic(name, partitions, replication, config=settings)])[name].result(30)
 
     def delete(self) -> None:
         self._admin.delete_topics([self.name])[self.name].result(30)

@@ -8,7 +8,8 @@ it comes over the same port and connection as everything else:
                "partitions": [{"topic", "topicId", "partition", "leaderEpoch", "logStartOffset",
                                "highWatermark", "directory", "error"}]}
 
-A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation.
+A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation; `host` is
+only where Spark should look for one that does.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) 
     return {
         "error": None,
         "brokerId": context.broker_id,
-        "host": context.address().host,
+        "host": context.spark_host or context.address().host,
         "shmDir": str(store.memory_directory),
         "incarnation": store.incarnation,
         "layoutVersion": layout.VERSION,

@@ -6,6 +6,7 @@ Called by `penstock load` and the benchmarks.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,10 @@ class LoadReport:
 async def run_load(
     plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None, tally: Tally | None = None
 ) -> LoadReport:
-    """Produce for `plan.seconds`. Raises LoadFailed when nothing could be written at all."""
+    """Produce for `plan.seconds`, or until the first refusal if that is infinite.
+
+    Raises LoadFailed when nothing could be written at all.
+    """
     loop = asyncio.get_running_loop()
     tally = tally or Tally()
     chunk, records = make_chunk(plan.chunk, plan.record, plan.compression)
@@ -101,6 +105,8 @@ async def _watch(
         pause = min(len(per_second) + 1, seconds) - elapsed
         await asyncio.wait([producer.finished for producer in producers], timeout=max(pause, 0.0))
         if any(producer.finished.done() for producer in producers):
+            break
+        if seconds == math.inf and tally.failure is not None:
             break
         if time.perf_counter() - started >= len(per_second) + 1:
             per_second.append(tally.records - before)

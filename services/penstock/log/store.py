@@ -65,6 +65,7 @@ class LogStore:
         memory_root: Path,
         disk_root: Path,
         memory_budget: int,
+        cursors_root: Path | None = None,
         clock: Callable[[], int] = wall_clock_ms,
         retention_seconds: float = RETENTION_SECONDS,
     ) -> None:
@@ -74,7 +75,10 @@ class LogStore:
         self.memory_directory.mkdir(parents=True, exist_ok=True)
         (disk_root / "topics").mkdir(parents=True, exist_ok=True)
         self.incarnation = secrets.randbits(62) | 1
-        self.readers = ReaderRegistry(self.memory_directory)
+        self.readers = ReaderRegistry(
+            self.memory_directory,
+            layout.broker_dir(cursors_root, broker_id) if cursors_root is not None else None,
+        )
         self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self.state = LocalState(disk_root / "local.db")

@@ -14,7 +14,7 @@ public record Location(TopicPartition partition, int brokerId, Endpoint endpoint
 
   /** A partition's place in its leader's shared memory, and the broker process that this holds for. */
   public record Memory(
-      String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
+      String machine, String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
       implements Serializable {
     Host host() {
       return new Host(brokerDirectory, incarnation);
@@ -23,6 +23,11 @@ public record Location(TopicPartition partition, int brokerId, Endpoint endpoint
 
   /** A broker process, as its memory knows it. */
   record Host(String directory, long incarnation) {}
+
+  /** What Spark calls the machine to read it on: the one that has its memory. */
+  public String machine() {
+    return memory == null ? endpoint.host() : memory.machine;
+  }
 
   /** Maps the partition if its memory is on this machine. */
   public PartitionMemory map() throws IOException {
