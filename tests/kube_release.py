@@ -31,7 +31,12 @@ class Release:
         self.own_cluster = own_cluster
         storage = 'broker.persistence={"enabled": true, "size": "1Gi", "keepAfterUninstall": false%s}'
         self._values = [
-            *("-f", str(CHART / "values-laptop.yaml"), "--set", "etcd.image.tag=test"),
+            *(
+                "-f",
+                str(CHART / "values-laptop.yaml"),
+                "--set",
+                "etcd.image.repository=etcd,etcd.image.tag=test",
+            ),
             *("--set-json", storage % (', "storageClass": ""' if own_cluster else "")),
         ]
         self.jobs: list[dict[str, Any]] = []
@@ -96,13 +101,13 @@ class Release:
         pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
-    def pushed(self) -> float:
-        """Records that the job has read by push, over all its drivers' lives so far."""
+    def read_by(self, way: str) -> float:
+        """Records that the job's driver has seen its executors read, by push or by pull."""
         return sum(
             value
             for pod in self.pods("spark-job")
             for name, value in self.metrics(pod["metadata"]["name"], 9645).items()
-            if name.startswith("penstock_query_read_records") and 'way="push"' in name
+            if name.startswith("penstock_query_read_records") and f'way="{way}"' in name
         )
 
     def kill_container(self, pod: str, container: str) -> None:
