@@ -10,7 +10,7 @@ JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 # Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r R --timeout 300
 
-.PHONY: help demo test test-compose lint types unit fuzz bench clean constraints wheel system
+.PHONY: help demo test test-compose test-k8s chart lint types unit fuzz bench clean constraints wheel system
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -45,13 +45,23 @@ types: $(READY)
 
 unit: $(READY) $(JAR)
 	@echo "==> pytest (not Spark), 2 workers"
-	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark and not compose" tests
+	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark and not compose and not k8s" tests
 	@echo "==> pytest (Spark)"
 	@$(BIN)/pytest $(AGAIN) -m spark tests
 
 test-compose: $(READY)  ## docker compose up, kills and restarts, with a Docker engine of its own if need be
 	@echo "==> pytest (compose)"
 	@scripts/with-docker $(BIN)/pytest -v -x --durations 0 -m compose tests/compose
+
+test-k8s: $(READY) $(JAR)  ## the Helm chart on a real Kubernetes, built from source if need be (root; 10 minutes the first time)
+	@echo "==> pytest (Kubernetes)"
+	@$(BIN)/pytest -v -x -s --durations 0 --timeout 1800 -m k8s tests/k8s
+
+chart:  ## copy into the Helm chart what it ships of the rest of the project
+	@rm -rf k8s/penstock/dashboards k8s/penstock/rules
+	@mkdir k8s/penstock/dashboards k8s/penstock/rules
+	@find grafana/dashboards -name '*.json' -exec cp -t k8s/penstock/dashboards {} +
+	@find grafana/prometheus/rules -name '*.yml' -exec cp -t k8s/penstock/rules {} +
 
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
