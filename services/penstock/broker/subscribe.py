@@ -6,7 +6,9 @@ it comes over the same port and connection as everything else:
     request   {"session": text, "topics": [{"topic": name, "partitions": [index, ...] or absent for all}]}
     response  {"error", "brokerId", "host", "shmDir", "incarnation", "layoutVersion", "heartbeatMs",
                "partitions": [{"topic", "topicId", "partition", "leaderEpoch", "logStartOffset",
-                               "highWatermark", "directory", "error"}]}
+                               "highWatermark", "denseFrom", "bytes", "directory", "error"}]}
+
+From `denseFrom` on every offset has its record, so that offsets alone answer how many there are.
 
 A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation; `host` is
 only where Spark should look for one that does.
@@ -82,6 +84,8 @@ def _partition(context: BrokerContext, topic: str, index: int) -> dict[str, Any]
         "leaderEpoch": log.leader_epoch,
         "logStartOffset": log.log_start,
         "highWatermark": log.high_watermark,
+        "denseFrom": max(log.dense_from, log.cleaned_to, log.log_start),
+        "bytes": log.size,
         "directory": str(log.memory_directory),
         "error": None,
     }
