@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "==> virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
 	@touch $@
 
 system:
@@ -60,7 +60,7 @@ wheel: $(READY) $(JAR)  ## build the wheel, connector inside, into dist/
 
 constraints:  ## write constraints.txt anew from the newest versions that fit pyproject.toml
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/pip install --quiet '.[spark,dev]'
+	@build/constraints/bin/pip install --quiet '.[spark,bench,dev]'
 	@(echo "# Exact versions, made by 'make constraints'. No addresses: whatever index pip is set up with serves them."; \
 	  build/constraints/bin/pip freeze --exclude penstock) > constraints.txt
 
