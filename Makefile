@@ -52,8 +52,8 @@ unit: $(READY) $(JAR)
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
 
-bench: $(READY) $(JAR)  ## measure: ingest, fetch, push, recovery
-	@$(BIN)/penstock bench all
+bench: $(READY) $(JAR)  ## measure everything, in about an hour; QUICK=1: in ten minutes
+	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 wheel: $(READY) $(JAR)  ## build the wheel, connector inside, into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps -w dist .

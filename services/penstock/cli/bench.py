@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,15 +34,32 @@ class Experiments(TyperGroup):
         return [*super().list_commands(ctx), *experiment.names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
-            from penstock.bench import experiment
+        return super().get_command(ctx, cmd_name) or _experiment_command(cmd_name)
 
-            if cmd_name in experiment.names():
-                one = typer.Typer(add_completion=False)
-                one.command(cmd_name)(_command(cmd_name, experiment.load(cmd_name)))
-                found = typer.main.get_command(one)
+
+class Figures(TyperGroup):
+    """`penstock bench figure 4` is the experiment figure4."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from penstock.bench import experiment
+
+        return [name.removeprefix("figure") for name in experiment.names() if name.startswith("figure")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = _experiment_command(f"figure{cmd_name}")
+        if found is not None:
+            found.name = cmd_name
         return found
+
+
+def _experiment_command(name: str) -> Any:
+    from penstock.bench import experiment
+
+    if name not in experiment.names():
+        return None
+    one = typer.Typer(add_completion=False)
+    one.command(name)(_command(name, experiment.load(name)))
+    return typer.main.get_command(one)
 
 
 app = typer.Typer(
@@ -49,6 +67,14 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Measure: each experiment against what it should be measured against, in one run.",
 )
+
+figures = typer.Typer(cls=Figures, no_args_is_help=True, help="Figures 3 to 9 of the paper, by their number.")
+app.add_typer(figures, name="figure")
+
+
+@figures.callback()
+def _figures() -> None:
+    """A group needs one, and this is it."""
 
 
 def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
@@ -129,33 +155,56 @@ def list_experiments(as_json: AsJson = False) -> None:
 
 @app.command("all")
 def run_all(
-    seconds: Seconds = None,
-    repeat: Repeat = None,
+    only: Annotated[str, typer.Option(help="Experiments, separated by commas; all without it.")] = "",
     quick: Quick = False,
-    pin: Pin = True,
-    as_json: AsJson = False,
+    directory: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A directory for the results; artifacts/bench/...")
+    ] = None,
 ) -> None:
-    """Run every experiment, one after the other.
+    """Run every experiment, each in a process of its own, one after the other.
 
     Example: penstock bench all --quick
     """
-    from penstock.bench import experiment
+    from penstock.bench import experiment, results
 
-    documents, failures = [], []
-    for name in experiment.names():
-        subject = experiment.load(name)
-        try:
-            result = benchrun.run(name, subject, seconds, repeat, quick, {}, pin, None)
-        except Exception as error:  # the others are still worth their time
-            failures.append(f"{name}: {error}")
-            continue
-        documents.append(result.document())
-        if not as_json:
-            benchprint.print_result(result, subject)
-    if as_json:
-        print_json(documents)
-    if failures:
-        fail("; ".join(failures))
+    names = [name for name in only.split(",") if name] or experiment.names()
+    unknown = set(names) - set(experiment.names())
+    if unknown:
+        fail(f"--only: there is no experiment {', '.join(sorted(unknown))}; `penstock bench list` names them")
+    directory = directory or results.DIRECTORY / time.strftime("%Y%m%d-%H%M%S")
+    failed = benchrun.run_each(names, quick, directory)
+    typer.echo(f"{len(names) - len(failed)} of {len(names)} experiments are in {directory}")
+    if failed:
+        fail(f"failed: {', '.join(failed)}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Where results are.")],
+    into: Annotated[Path | None, typer.Option(help="A document with marks to fill in; else printed.")] = None,
+) -> None:
+    """Write results as Markdown: the newest of each experiment in a directory.
+
+    A document marks the place with <!-- bench NAME --> and <!-- end -->; its pictures go beside it.
+
+    Example: penstock bench report artifacts/bench/20261117-040500 --into docs/benchmarks.md
+    """
+    from penstock.bench import report as markdown
+
+    found = markdown.newest(directory)
+    if not found:
+        fail(f"{directory} has no results of `penstock bench`")
+    sections = {}
+    for name, each in found.items():
+        pictures: list[str] = []
+        if into is not None:
+            copied = markdown.copy_pictures(each, into.with_suffix(""))
+            pictures = [str(path.relative_to(into.parent)) for path in copied]
+        sections[name] = markdown.section(each, pictures)
+    if into is None:
+        typer.echo("\n".join(f"## {name}\n{text}" for name, text in sections.items()))
+    else:
+        into.write_text(markdown.fill(into.read_text(), sections))
 
 
 @app.command()

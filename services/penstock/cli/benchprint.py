@@ -27,6 +27,8 @@ def print_result(result: Result, subject: type[Experiment]) -> None:
     print_table(f"{result.experiment}: medians", columns, rows)
     for contender, why in result.missing.items():
         typer.echo(f"missing: {contender}: {why}")
+    for failure in result.failures:
+        typer.echo(f"failed: {failure}")
     if result.baseline is not None:
         ratios = [
             (variant, contender, metric.name, interval(found))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -49,6 +50,37 @@ def run(
         signal.signal(signal.SIGTERM, before)
         if path.exists():
             _show_written(name, path)
+
+
+def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
+    """Experiments one after the other, each with a JVM and a session of its own; those that failed."""
+    failed = []
+    begun = time.monotonic()
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        for number, name in enumerate(names, 1):
+            spent = _clock(time.monotonic() - begun)
+            typer.echo(f"==> {name}, {number} of {len(names)}, {spent} so far", err=True)
+            command = [sys.executable, "-m", "penstock.cli.main", "bench", name]
+            command += ["--out", str(directory / f"{name}.json"), *(["--quick"] if quick else [])]
+            if _wait(subprocess.Popen(command)):
+                failed.append(name)
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted; what was measured is in {directory}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return failed
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Interrupted, it is told so too, and ends in order before this does."""
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        child.terminate()
+        child.wait()
+        raise
 
 
 def _show_written(name: str, path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,10 @@ def load(
     rate: Annotated[float, typer.Option(min=0, help="Records per second in all; 0: as fast as it goes.")] = 0,
     seconds: Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")] = 10,
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
+    text: Annotated[bool, typer.Option(help="Words by Zipf's law instead of filler.")] = False,
+    text_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The words of this file instead.")
+    ] = None,
     acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
     as_json: AsJson = False,
     broker: BrokerAddress = BROKER,
@@ -60,6 +65,8 @@ def load(
         seconds=seconds,
         compression=Compression[compression.name],
         acks=acks.number,
+        text=text or text_file is not None,
+        text_file=text_file,
     )
     try:
         report = run(_load(broker, plan, partitions, quiet=as_json or not sys.stderr.isatty()))

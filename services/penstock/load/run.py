@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from penstock.load.chunks import TIMEOUT_MS, ChunkRequest, make_chunk
+from penstock.load.content import filler, text
 from penstock.load.producer import ChunkProducer, Tally
 from penstock.wire.records import Compression
 
@@ -34,6 +36,10 @@ class LoadPlan:
     seconds: float = 10.0
     compression: Compression = Compression.NONE
     acks: int = 1
+    text: bool = False
+    """Words instead of filler: for word counts."""
+    text_file: Path | None = None
+    """Where the words are from; a made-up vocabulary without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,8 @@ async def run_load(plan: LoadPlan, on_second: Callable[[float, Tally], None] | N
     """Produce for `plan.seconds`. Raises LoadFailed when nothing could be written at all."""
     loop = asyncio.get_running_loop()
     tally = Tally()
-    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression)
+    values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
+    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
     share = sum(map(len, plan.leaders.values())) * records * plan.producers
     interval = share / plan.rate if plan.rate else 0.0
     producers: list[ChunkProducer] = []
