@@ -6,6 +6,7 @@ experiment that says nothing gets bars of each metric. A contender has the same 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -43,7 +44,7 @@ _COLOURS: Final = {
     "kafka": "#d55e00",
     "kafka tuned": "#cc79a7",
 }
-_OTHERS: Final = ("#56b4e9", "#f0e442", "#332288", "#44aa99", "#882255", "#999933", "#661100")
+_OTHERS: Final = ("#56b4e9", "#882255", "#44aa99", "#332288", "#999933", "#661100", "#f0e442")
 _MARKS: Final = "os^Dv<>P"
 _PANEL: Final = (3.1, 2.3)
 _AT: Final = "_at_"
@@ -54,7 +55,7 @@ class CannotPlot(Exception):
     """There is nothing to draw with, or nothing to draw; the text says which."""
 
 
-def draw(result: Result, plots: Sequence[Plot], path: Path) -> list[Path]:
+def draw(result: Result, plots: Sequence[Plot], path: Path, title: str = "") -> list[Path]:
     """Write the pictures of a result that lies at `path`; where they are."""
     try:
         import matplotlib
@@ -66,7 +67,7 @@ def draw(result: Result, plots: Sequence[Plot], path: Path) -> list[Path]:
     written = []
     for plot in plots or [Plot(tuple(metric.name for metric in result.metrics))]:
         with matplotlib.rc_context(_STYLE):
-            figure = _Drawing(result, plot).figure()
+            figure = _Drawing(result, plot, title).figure()
             if figure is None:
                 continue
             target = path.with_suffix("").with_name(path.stem + (f"-{plot.name}" if plot.name else ""))
@@ -79,8 +80,9 @@ def draw(result: Result, plots: Sequence[Plot], path: Path) -> list[Path]:
 
 
 class _Drawing:
-    def __init__(self, result: Result, plot: Plot) -> None:
+    def __init__(self, result: Result, plot: Plot, title: str) -> None:
         self._result = result
+        self._title = plot.title or title or result.experiment
         self._plot = plot
         self._units = {metric.name: metric.unit for metric in result.metrics}
         self._variants = _distinct(sample.variant for sample in result.samples)
@@ -109,7 +111,7 @@ class _Drawing:
                 axes = grid[row][column]
                 self._panel(axes, metric, fixed)
                 if row == 0:
-                    axes.set_title(label(fixed) if fixed else self._plot.title)
+                    axes.set_title(label(fixed) if fixed else "")
                 if column == 0:
                     axes.set_ylabel(self._axis(metric))
         return self._finish(figure)
@@ -201,7 +203,9 @@ class _Drawing:
     def _axis(self, metric: str) -> str:
         if self._plot.distribution:
             return "share of records"
-        return f"{metric.replace('_', ' ')}\n({self._units.get(metric, '')})"
+        unit = self._units.get(metric, "")
+        name = metric.removesuffix("_records_per_second") if unit == "records/s" else metric
+        return f"{name.replace('_', ' ')}\n({unit})"
 
     def _scale(self, axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
@@ -217,7 +221,7 @@ class _Drawing:
         for axes in figure.axes:
             handles, names = axes.get_legend_handles_labels()
             entries |= dict(zip(names, handles, strict=True))
-        figure.suptitle(self._plot.title or self._result.experiment, y=1.0)
+        figure.suptitle("\n".join(textwrap.wrap(self._title, int(figure.get_figwidth() * 13))), y=1.0)
         figure.tight_layout()
         figure.legend(
             list(entries.values()),

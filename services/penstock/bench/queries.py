@@ -23,7 +23,7 @@ def _windowed_word_count(rows: DataFrame) -> DataFrame:
     return words.selectExpr(_WINDOW, "word").groupBy("window", "word").count()
 
 
-def _ad_counts(rows: DataFrame) -> DataFrame:
+def ad_counts(rows: DataFrame) -> DataFrame:
     """Yahoo's streaming benchmark: views of ads, joined with their campaigns, counted in windows of 10 s.
 
     The value that comes out is the time of the newest event in a count, and the time at which the task that
@@ -42,13 +42,13 @@ def _ad_counts(rows: DataFrame) -> DataFrame:
     return counts.selectExpr(key, f"concat(unix_millis(`max(timestamp)`), ',', {_NOW_MS}) as value")
 
 
+AD_COUNTS: Final = "ad-counts"
 QUERIES: Final[dict[str, Callable[[DataFrame], DataFrame]]] = {
     "count": lambda rows: rows.groupBy().count(),
     "filter": lambda rows: rows.filter("cast(value as string) like '%penstock%'").select("value"),
     "pass": lambda rows: rows.select("value"),
     "word-count": lambda rows: rows.selectExpr(_WORDS).groupBy("word").count(),
     "windowed-word-count": _windowed_word_count,
-    "ad-counts": _ad_counts,
 }
-AGGREGATES: Final = ("count", "word-count", "windowed-word-count", "ad-counts")
+AGGREGATES: Final = ("count", "word-count", "windowed-word-count", AD_COUNTS)
 """Those that keep state in a stream."""

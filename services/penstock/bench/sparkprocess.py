@@ -16,7 +16,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, Final, NamedTuple
 
 from penstock.bench.experiment import CannotStart
-from penstock.bench.queries import AGGREGATES, QUERIES
+from penstock.bench.queries import AD_COUNTS, AGGREGATES, QUERIES, ad_counts
 from penstock.bench.rig import ProcessFailed, Rig
 
 _START_SECONDS: Final = 120.0
@@ -116,7 +116,8 @@ class _Work:
     ) -> None:
         reader = self._spark.readStream.format(name).options(**options)
         rows = reader.option("startingOffsets", "latest").load()
-        rows = QUERIES[query](rows.coalesce(tasks) if tasks else rows)
+        rows = rows.coalesce(tasks) if tasks else rows
+        rows = ad_counts(rows) if query == AD_COUNTS else QUERIES[query](rows)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
         writer = rows.writeStream.format("noop" if sink is None else name).options(**(sink or {}))
         writer = writer.option("checkpointLocation", self._checkpoint)

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def draw(result: Result, path: Path) -> list[Path]:
     from penstock.bench import experiment, plots
 
-    known = result.experiment in experiment.names()
-    return plots.draw(result, experiment.load(result.experiment).plots if known else (), path)
+    if result.experiment not in experiment.names():
+        return plots.draw(result, (), path)
+    subject = experiment.load(result.experiment)
+    return plots.draw(result, subject.plots, path, subject.about)
 
 
 def run(

@@ -26,6 +26,7 @@ from penstock.bench.experiment import (
     Plot,
     Variant,
 )
+from penstock.bench.queries import AD_COUNTS
 from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
 from penstock.bench.sparkprocess import Follow, SparkProcess
@@ -114,7 +115,7 @@ class Subject(Experiment):
         server.create_topic(output, 1, {})
         at = {"kafka.bootstrap.servers": server.address}
         options = {**at, **own, "subscribe": _TOPIC, "failOnDataLoss": "false"}
-        self._spark.follow(Follow(name, options, "ad-counts", sink={**at, "topic": output}))
+        self._spark.follow(Follow(name, options, AD_COUNTS, sink={**at, "topic": output}))
         rate = float(variant["rate"])
         report = self._produce(server, rate, seconds + _FIRST_SECONDS)
         end = time.time()
