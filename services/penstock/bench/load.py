@@ -43,9 +43,9 @@ def load_report(running: Child, seconds: float) -> Any:
     return json.loads(printed[printed.index("{") :])
 
 
-def run_load(server: Server, load: Load, seconds: float) -> Any:
+def run_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Any:
     """Produce for a while; the report of `penstock load --json`."""
-    return load_report(start_load(server, load, seconds), seconds)
+    return load_report(start_load(server, load, seconds, cpus), seconds)
 
 
 def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> int:
@@ -56,10 +56,10 @@ def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> i
     return written
 
 
-def measured_load(server: Server, load: Load, seconds: float) -> Figures:
+def measured_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Figures:
     """Produce for a while and say what it cost the broker."""
     before = server.cpu_seconds()
-    report = run_load(server, load, seconds)
+    report = run_load(server, load, seconds, cpus)
     spent = server.cpu_seconds() - before
     return {
         "records_per_second": report["records_per_second"],

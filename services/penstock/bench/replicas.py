@@ -69,15 +69,16 @@ class Etcd:
                 time.sleep(0.05)
 
 
-def make(name: str, rig: Rig, memory: int, replication: int) -> Server:
-    """A server whose topics can have so many replicas; started by its `start`."""
-    if replication == 1:
+def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] | None = None) -> Server:
+    """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers' are
+    for our own brokers only."""
+    if name == PenstockServer.name and count == 1:
+        return PenstockServer(rig, memory, cpus=cpus)
+    if count == 1:
         return servers.make(name, rig, memory)
     if name == KafkaServer.name:
         first = KafkaServer(rig)
-        return Replicated(
-            rig, [first, *(KafkaServer(rig, first, node) for node in range(2, replication + 1))]
-        )
+        return Replicated(rig, [first, *(KafkaServer(rig, first, node) for node in range(2, count + 1))])
     etcd = Etcd(rig)
     etcd.start()
     brokers = [
@@ -88,7 +89,8 @@ def make(name: str, rig: Rig, memory: int, replication: int) -> Server:
                 *("--broker-id", str(number), "--cluster", etcd.endpoint),
                 *("--replication-listen", f"127.0.0.1:{free_port()}"),
             ),
+            cpus,
         )
-        for number in range(1, replication + 1)
+        for number in range(1, count + 1)
     ]
     return Replicated(rig, brokers)

@@ -57,8 +57,11 @@ class PenstockServer(Server):
     name = "penstock"
     version = __version__
 
-    def __init__(self, rig: Rig, memory: int, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, rig: Rig, memory: int, options: Sequence[str] = (), cpus: frozenset[int] | None = None
+    ) -> None:
         super().__init__(rig)
+        self._cpus = cpus
         self.memory = memory
         self._options = options
         self.data = rig.directory("data")
@@ -76,6 +79,7 @@ class PenstockServer(Server):
                 *self._options,
             ],
             server=True,
+            cpus=self._cpus,
         )
         return self.process
 

@@ -17,13 +17,13 @@ from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
 from penstock.settings import parse_size
 
-_TOPIC: Final = "ingest"
+TOPIC: Final = "ingest"
 _WARM_CHUNK: Final = "64KiB"
 _TURNS: Final = 2.2
 """How often the budget is written before the first sample."""
 _STEADY: Final = 0.07
 _MOST_WARM_UPS: Final = 8
-_KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
+KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 """Ours stay at their 8 MiB; Kafka's 1 GiB would outlive the whole run, and rolling is dear for it."""
 
@@ -58,8 +58,8 @@ class Subject(Experiment):
         budget = parse_size(self.options.text("memory"))
         server = servers.make(contender, self.rig, budget)
         server.start()
-        configs = _KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
-        server.create_topic(_TOPIC, self.options.number("partitions"), configs)
+        configs = KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
+        server.create_topic(TOPIC, self.options.number("partitions"), configs)
         self._servers[contender] = server
         fill(server, self._load(_WARM_CHUNK), int(budget * _TURNS))
 
@@ -85,4 +85,4 @@ class Subject(Experiment):
         return self._load(variant["chunk"])
 
     def _load(self, chunk: str) -> Load:
-        return Load(_TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))
+        return Load(TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))
