@@ -83,7 +83,7 @@ def parameters(**defaults: str) -> tuple[Parameter, ...]:
         "fetch": ("128KiB", "Consumers' chunk size, or a multiple of the producers' like 8x. Not for push."),
         "record": ("100", "Bytes of a record."),
         "rate": ("0", "Records per second that the producers keep to; 0: as many as can be."),
-        "batch": ("200MB", "What a micro-batch reads at most: one that fell behind must end within seconds."),
+        "batch": ("50MB", "What a micro-batch reads at most: one that fell behind must end within seconds."),
         "memory": (_ample(6), "Each broker's memory budget: slow consumers must not fall out of it."),
     }
     defaults.setdefault("quick_memory", _ample(3))

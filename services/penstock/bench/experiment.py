@@ -73,6 +73,8 @@ class Plot:
     """The label on the horizontal axis; bars without one."""
     panels: str | None = None
     """The label that gets a column of panels for each of its values."""
+    within: Variant = field(default_factory=dict)
+    """Only variants with these labels."""
     name: str = ""
     """What tells it from the experiment's other plots, in its file's name."""
     title: str = ""

@@ -82,10 +82,16 @@ def draw(result: Result, plots: Sequence[Plot], path: Path, title: str = "") -> 
 class _Drawing:
     def __init__(self, result: Result, plot: Plot, title: str) -> None:
         self._result = result
-        self._title = plot.title or title or result.experiment
+        self._title = ", ".join(
+            filter(None, (plot.title or title or result.experiment, *plot.within.values()))
+        )
         self._plot = plot
         self._units = {metric.name: metric.unit for metric in result.metrics}
-        self._variants = _distinct(sample.variant for sample in result.samples)
+        self._variants = [
+            variant
+            for variant in _distinct(sample.variant for sample in result.samples)
+            if _has_all(variant, plot.within)
+        ]
         self._contenders = _distinct(sample.contender for sample in result.samples)
         others = cycle(_OTHERS)
         self._colours = {each: _COLOURS.get(each) or next(others) for each in self._contenders}
@@ -144,7 +150,8 @@ class _Drawing:
     def _panel(self, axes: Axes, metric: str, fixed: Variant) -> None:
         along = None if self._plot.distribution else self._plot.along
         within = [variant for variant in self._variants if _has_all(variant, fixed)]
-        lines = _distinct(_without(variant, (along or "", *fixed)) for variant in within)
+        elsewhere = (along or "", *fixed, *self._plot.within)
+        lines = _distinct(_without(variant, elsewhere) for variant in within)
         for contender in self._contenders:
             for mark, rest in zip(cycle(_MARKS), lines):  # marks begin again
                 own = [variant for variant in within if _has_all(variant, rest)]
