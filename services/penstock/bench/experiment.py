@@ -114,6 +114,8 @@ class Experiment(ABC):
     """Without any, each metric is drawn as bars."""
     seconds: ClassVar[float] = 8.0
     repeat: ClassVar[int] = 3
+    in_quick_run: ClassVar[bool] = True
+    """Whether `penstock bench all --quick` has it: not if another one takes the same ways."""
     quick_seconds: ClassVar[float] = 2.0
     quick_repeat: ClassVar[int] = 2
 

@@ -167,7 +167,8 @@ def run_all(
     """
     from penstock.bench import experiment, results
 
-    names = [name for name in only.split(",") if name] or experiment.names()
+    everything = [name for name in experiment.names() if not quick or experiment.load(name).in_quick_run]
+    names = [name for name in only.split(",") if name] or everything
     unknown = set(names) - set(experiment.names())
     if unknown:
         fail(f"--only: there is no experiment {', '.join(sorted(unknown))}; `penstock bench list` names them")

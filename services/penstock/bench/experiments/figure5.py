@@ -17,3 +17,4 @@ class Subject(Colocation):
         clients=scaled("2,4,8"),
         quick_clients="2",
     )
+    in_quick_run = False

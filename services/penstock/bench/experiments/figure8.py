@@ -18,3 +18,4 @@ class Subject(Colocation):
         quick_clients="2",
         fetch="8x",
     )
+    in_quick_run = False

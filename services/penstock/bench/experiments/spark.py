@@ -2,8 +2,8 @@
 
 All read the same records in one Spark, in turns; Spark's Kafka source with its defaults and tuned. The time
 is the whole query's, planning included; `executor_cpu_us_per_record` is what its tasks spent, and hardly
-changes with what else the machine does. local[2] as everywhere in our figures; Spark and the broker share the
-CPUs. Word counts read text in records of 2 KiB, the others 100 bytes.
+changes with what else the machine does. local[2] as everywhere in our figures; Spark has all CPUs but the
+broker's (--no-pin: all). Word counts read text in records of 2 KiB, the others 100 bytes.
 """
 
 from __future__ import annotations
