@@ -22,8 +22,8 @@ class Subject(Colocation):
             clients=scaled("1,2,4"),
             quick_clients="2",
             record="2048",
-            rate="40000",
-            batch="20MB",
+            rate="20000",
+            batch="8MB",
         ),
         Parameter("text", "", "A file with words; without it they are made up."),
     )
