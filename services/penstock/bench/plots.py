@@ -164,7 +164,7 @@ class _Drawing:
                 if not known:
                     continue
                 x, y = zip(*known, strict=True)
-                name = contender + (f", {label(rest)}" if rest else "")
+                name = contender + (f", {label(rest)}" if len(lines) > 1 else "")
                 axes.plot(
                     x,
                     y,
@@ -217,11 +217,11 @@ class _Drawing:
     def _scale(self, axes: Axes) -> None:
         from matplotlib.ticker import EngFormatter
 
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         if self._plot.logarithmic:
             axes.set_yscale("log")
         else:
             axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     def _finish(self, figure: Figure) -> Figure:
         entries: dict[str, Any] = {}
