@@ -7,12 +7,14 @@ write to a sink that drops everything; what they read is known from their progre
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 import time
 from datetime import datetime
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from penstock.bench.experiment import CannotStart
@@ -43,8 +45,6 @@ class Follow(NamedTuple):
     """How many tasks share the partitions; 0: one each."""
     sink: dict[str, str] | None = None
     """Options of a sink of the same format; without them what comes out is dropped."""
-    real_time: str | None = None
-    """Length of a real-time batch; micro-batches without it."""
 
 
 class SparkProcess:
@@ -112,7 +112,6 @@ class _Work:
         query: str,
         tasks: int,
         sink: dict[str, str] | None,
-        real_time: str | None,
     ) -> None:
         reader = self._spark.readStream.format(name).options(**options)
         rows = reader.option("startingOffsets", "latest").load()
@@ -121,11 +120,8 @@ class _Work:
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
         writer = rows.writeStream.format("noop" if sink is None else name).options(**(sink or {}))
         writer = writer.option("checkpointLocation", self._checkpoint)
-        writer = writer.outputMode("update" if query in AGGREGATES or real_time else "append")
-        trigger: dict[str, Any] = {"realTime": real_time} if real_time else {"processingTime": "0 seconds"}
-        self._query = writer.trigger(**trigger).start()
-        if real_time:
-            return
+        writer = writer.outputMode("update" if query in AGGREGATES else "append")
+        self._query = writer.trigger(processingTime="0 seconds").start()
         deadline = time.monotonic() + _START_SECONDS
         while self._query.lastProgress is None and not self._waits():
             if self._query.exception() is not None or time.monotonic() > deadline:
@@ -181,6 +177,10 @@ def _serve(link: Connection, work: _Work) -> None:
 
 
 if __name__ == "__main__":
+    # It ends by kill -9: whatever it leaves must lie where the rig removes it.
+    own = str(Path(sys.argv[1]).parent)
+    tempfile.tempdir = os.environ["SPARK_LOCAL_DIRS"] = own
+    os.environ["JAVA_TOOL_OPTIONS"] = f"-Djava.io.tmpdir={own}"
     made = _Work(int(sys.argv[2]))
     with Listener(sys.argv[1], authkey=_KEY) as door:
         print("ready", flush=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.bench import servers
-from penstock.bench.consumers import Tally
+from penstock.bench.consumers import SPARK, Tally
 from penstock.bench.experiment import (
     Better,
     CannotStart,
@@ -33,11 +33,6 @@ from penstock.bench.sparkprocess import Follow, SparkProcess
 from penstock.bench.statistics import quantile
 from penstock.settings import parse_size
 
-_SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
-    "push": ("penstock", {"mode": "push"}),
-    "pull": ("penstock", {"mode": "pull"}),
-    "kafka": ("kafka", {}),
-}
 _FIRST_SECONDS: Final = 2.0
 _WARM_SECONDS: Final = 6.0
 _GRACE: Final = 60.0
@@ -60,7 +55,7 @@ class Subject(Experiment):
         Metric("latency_ms_p50", "ms", Better.LESS),
         Metric("latency_ms_p99", "ms", Better.LESS),
     )
-    contenders = tuple(_SOURCES)
+    contenders = tuple(SPARK)
     baseline = "kafka"
     plots = (
         Plot(("behind_seconds", "latency_ms_p50", "latency_ms_p99"), along="rate"),
@@ -108,7 +103,7 @@ class Subject(Experiment):
 
     def _sample(self, contender: str, variant: Variant, seconds: float) -> Figures:
         assert self._spark is not None
-        name, own = _SOURCES[contender]
+        name, own = SPARK[contender]
         server = self._servers[name]
         self._outputs += 1
         output = f"counts-{self._outputs}"
