@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "==> virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
 	@touch $@
 
 system:
@@ -66,15 +66,15 @@ chart:  ## copy into the Helm chart what it ships of the rest of the project
 fuzz: $(READY)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
 
-bench: $(READY) $(JAR)  ## measure: ingest, fetch, push, recovery
-	@$(BIN)/penstock bench all
+bench: $(READY) $(JAR)  ## measure everything, in about an hour; QUICK=1: in ten minutes
+	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 wheel: $(READY) $(JAR)  ## build the wheel, connector inside, into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps -w dist .
 
 constraints:  ## write constraints.txt anew from the newest versions that fit pyproject.toml
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/pip install --quiet '.[spark,dev]'
+	@build/constraints/bin/pip install --quiet '.[spark,bench,dev]'
 	@(echo "# Exact versions, made by 'make constraints'. No addresses: whatever index pip is set up with serves them."; \
 	  build/constraints/bin/pip freeze --exclude penstock) > constraints.txt
 
