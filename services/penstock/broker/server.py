@@ -12,9 +12,9 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.buffers import BufferPool
@@ -46,6 +46,7 @@ from penstock.wire.records import CorruptRecords
 log = logging.getLogger(__name__)
 
 _GROUP_EXPIRY_SECONDS: Final = 60.0
+_PROBES_AFTER: Final = 1.0
 
 
 class AlreadyRunning(Exception):
@@ -57,6 +58,8 @@ class Broker:
         self.settings = settings
         self.started_at = time.time()
         self.ready = False
+        self.opened = False
+        """True once it was ready for the first time: before that most of it isn't there."""
         self._stopping = False
         self.connections: set[Connection] = set()
         self.stats = RequestStats()
@@ -117,6 +120,7 @@ class Broker:
             GroupSettings(initial_rebalance_delay_ms=settings.group_initial_rebalance_ms),
         )
         self.store.start()
+        probes = asyncio.get_running_loop().call_later(_PROBES_AFTER, self._answer_probes)
         if self.cluster is None:
             await self._serve_all()
         self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
@@ -126,8 +130,13 @@ class Broker:
             assert isinstance(self.keeper, ClusterKeeper)
             await self.cluster.start(self.groups, self.keeper, self.address())
         self._spawn(self._expire_groups())
-        self.ready = True
+        self.ready = self.opened = True
+        probes.cancel()
         await self.http.start(self)
+
+    def _answer_probes(self) -> None:
+        """The start takes long: say so at /readyz. Importing what that takes would hold up a short one."""
+        self._spawn(self.http.start(self))
 
     def _open_metadata(self) -> ClusterDirectory | None:
         """The store and the registry on it: embedded for a single node, etcd for one of several."""
@@ -193,7 +202,8 @@ class Broker:
         address = self.listen_address
         port = address.port
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=self._socket, backlog=512)
+        accept = cast(Callable[[], asyncio.BufferedProtocol], self._accept)
+        self._server = await loop.create_server(accept, sock=self._socket, backlog=512)
         if self.settings.advertise is not None:
             self._address = Address.parse(self.settings.advertise)
         elif address.host in ("0.0.0.0", "::", ""):
@@ -210,7 +220,7 @@ class Broker:
         if self._stopping:
             return "stopping"
         if not self.ready:
-            return "starting: the log is being brought back"
+            return f"starting: {self.store.progress}"
         failure = self.store.write_behind.failure
         return None if failure is None else f"the disk refuses to take the log: {failure}"
 
