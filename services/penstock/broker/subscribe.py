@@ -22,10 +22,10 @@ from typing import Any
 
 from penstock.broker.context import BrokerContext
 from penstock.broker.reply import Reply
-from penstock.log.store import HEARTBEAT_TICKS, TICK
+from penstock.log.store import HEARTBEAT
 from penstock.shm import layout
 from penstock.wire.errors import KafkaError, MalformedRequest
-from penstock.wire.messages import RequestHead, header_length
+from penstock.wire.head import RequestHead, header_length
 
 
 def subscribe(context: BrokerContext, head: RequestHead, frame: memoryview) -> Reply:
@@ -56,7 +56,7 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) 
         "shmDir": str(store.memory_directory),
         "incarnation": store.incarnation,
         "layoutVersion": layout.VERSION,
-        "heartbeatMs": int(TICK * HEARTBEAT_TICKS * 1000),
+        "heartbeatMs": int(HEARTBEAT * 1000),
         "partitions": [
             _partition(context, topic, index)
             for topic, indexes in wanted
