@@ -137,6 +137,9 @@ class Cluster:
 class Load:
     """An idempotent acks=all producer on a thread, with the history of what was acknowledged."""
 
+    rest = 0.001
+    """Seconds of sleep after every twenty records."""
+
     def __init__(self, cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int = 3000) -> None:
         self.topic = topic
         self.partitions = partitions
@@ -175,7 +178,7 @@ class Load:
                 self._producer.poll(0.05)
             self._producer.poll(0)
             if number % 20 == 0:
-                time.sleep(0.001)
+                time.sleep(self.rest)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

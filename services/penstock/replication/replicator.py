@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
 from penstock.cluster.directory import ClusterDirectory
@@ -23,6 +22,7 @@ from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.store import PartitionPlace
 from penstock.replication.channel import Channel, Network
+from penstock.replication.elections import Election, Elections
 from penstock.replication.following import Attachment, Inbound
 from penstock.replication.frames import MalformedFrame
 from penstock.replication.leadership import Leadership
@@ -50,16 +50,6 @@ class Patience:
     """After dropping a backup, before adding one; and before leadership goes home (rule R10)."""
     vacancy: float = 1.0
     """Without a leader and a leader's lease, before standing for it unasked."""
-
-
-class Election(NamedTuple):
-    """For people: who took what over, when and why."""
-
-    at: float
-    key: PartitionKey
-    topic: str
-    epoch: int
-    reason: str
 
 
 class WriteBehindLike(Protocol):
@@ -107,7 +97,9 @@ class Replicator:
         self.network = network
         self.replicas: dict[PartitionKey, Replica] = {}
         self.links: dict[int, Link] = {}
-        self.elections: deque[Election] = deque(maxlen=100)
+        self.elections = Elections()
+        self.shrinks = 0
+        self.growths = 0
         self._metadata = metadata
         self._patience = patience or Patience()
         self._on_leading = on_leading
@@ -277,7 +269,7 @@ class Replicator:
             led.advance()
         partition.serve(self.store.incarnation)
         self.store.write_behind.save_state(partition)
-        self.elections.append(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
+        self.elections.note(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
         log.info(
             "%r: leading in epoch %d from offset %d (%s)",
             partition,
@@ -298,6 +290,8 @@ class Replicator:
 
     def _keep_leading(self, replica: Replica, led: Leadership, state: PartitionState) -> None:
         before = set(led.backups)
+        self.shrinks += len(state.in_sync) < len(led.known)
+        self.growths += len(state.in_sync) > len(led.known)
         led.note(state, self.now())
         for broker in before - led.backups.keys():
             self.links[broker].remove(replica.key)
