@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 from prometheus_client import CollectorRegistry
 from topics import Topic, now_ms
 
@@ -149,9 +148,7 @@ def test_new_partitions_join_a_running_query(
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     try:
         eventually(lambda: len(got) == 10, timeout=60)
-        admin = AdminClient({"bootstrap.servers": topic.servers})
-        admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result(30)
-        topic.partitions = 3
+        topic.add_partitions(3)
         topic.fill(9)
         eventually(lambda: len(got) == 19, timeout=60)
     finally:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -199,14 +200,24 @@ class _Reader:
 class ReaderRegistry:
     """The broker's side: all living readers of its log."""
 
-    def __init__(self, broker_directory: Path) -> None:
+    def __init__(self, broker_directory: Path, elsewhere: Path | None = None) -> None:
+        """`elsewhere`: where the files really are, for readers that may not write in this directory."""
         self._directory = broker_directory / layout.CURSOR_DIR
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._directory.is_symlink():
+            self._directory.unlink()
+        if elsewhere is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        else:
+            elsewhere.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._directory, ignore_errors=True)  # of a life without `elsewhere`
+            self._directory.symlink_to(elsewhere)
         self._readers: dict[str, _Reader] = {}
 
     def refresh(self) -> None:
         """Find new readers, forget the dead and remove what they left."""
-        names = {path.name: path for path in self._directory.glob(f"*{layout.CURSOR_SUFFIX}")}
+        # Ten times a second, for ever: no pathlib here.
+        found = [name for name in os.listdir(self._directory) if name.endswith(layout.CURSOR_SUFFIX)]
+        names = {name: self._directory / name for name in found}
         for name in list(self._readers.keys() - names.keys()):
             self._readers.pop(name).close()
         for name, path in names.items():
