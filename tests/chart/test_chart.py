@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from kube import CHART, ROOT, VALUES, needs_helm, pods, render, run
 from penstock.settings import Settings, load
@@ -262,11 +264,14 @@ def test_values_that_make_no_sense_are_refused(setting: str, complaint: str) -> 
         render("values.yaml", "--set", setting)
 
 
-def test_the_dashboards_of_the_chart_are_those_of_the_project() -> None:
+def test_dashboards_and_alert_rules_are_those_of_the_project() -> None:
     """A chart can read its own directory only: `make chart` copies them there."""
-    ours = {path.name: path.read_bytes() for path in (ROOT / "grafana" / "dashboards").glob("*.json")}
-    charts = {path.name: path.read_bytes() for path in (CHART / "dashboards").glob("*.json")}
-    assert charts == ours, "run `make chart`"
+    ours = _files(ROOT / "grafana" / "dashboards")
+    assert _files(CHART / "dashboards") == ours, "run `make chart`"
+    rules = _files(ROOT / "grafana" / "prometheus" / "rules")
+    assert _files(CHART / "rules") == rules, "run `make chart`"
+    shipped = of_kind(render("values-production.yaml"), "PrometheusRule").values()
+    assert [each["spec"] for each in shipped] == [yaml.safe_load(rules[name]) for name in sorted(rules)]
     maps = {
         name: each
         for name, each in of_kind(render("values.yaml"), "ConfigMap").items()
@@ -276,3 +281,7 @@ def test_the_dashboards_of_the_chart_are_those_of_the_project() -> None:
     for each in maps.values():
         ((name, text),) = each["data"].items()
         assert json.loads(text) == json.loads(ours[name])
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("[!.]*")}

@@ -20,7 +20,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from harness import PENSTOCK, BrokerProcess, eventually, free_port
-from penstock.broker.catalog import Catalog, ServedTopic
 from penstock.broker.metrics.readers import MAX_SERIES, ReaderTotals, reader_lag
 from penstock.cli.kafka import Cluster
 from penstock.cli.topic import create_topic
@@ -324,10 +323,10 @@ async def test_a_disk_that_refuses_makes_the_broker_unready_until_it_takes_the_l
 
 
 def test_labels_that_clients_choose_are_bounded_and_the_worst_are_shown() -> None:
-    catalog, slots = Catalog(), []
+    slots = []
     log = SimpleNamespace(high_watermark=1_000_000)
-    served = ServedTopic(SimpleNamespace(name="t"), b"t" * 16, [log])  # type: ignore[arg-type,list-item]
-    catalog.by_name["t"] = catalog.by_id[served.topic_id] = served
+    served = SimpleNamespace(topic=SimpleNamespace(name="t"), logs=[log], replicas={0: log})
+    catalog: Any = SimpleNamespace(by_id={b"t" * 16: served})
     totals = ReaderTotals()
     for at in range(MAX_SERIES + 50):
         slots.append(

@@ -12,10 +12,10 @@ import logging
 import resource
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, cast
 
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.buffers import BufferPool
@@ -47,6 +47,7 @@ from penstock.wire.records import CorruptRecords
 log = logging.getLogger(__name__)
 
 _GROUP_EXPIRY_SECONDS: Final = 60.0
+_PROBES_AFTER: Final = 1.0
 
 
 class AlreadyRunning(Exception):
@@ -58,6 +59,8 @@ class Broker:
         self.settings = settings
         self.started_at = time.time()
         self.ready = False
+        self.opened = False
+        """True once it was ready for the first time: before that most of it isn't there."""
         self._stopping = False
         self.connections: set[Connection] = set()
         self.stats = RequestStats()
@@ -123,6 +126,7 @@ class Broker:
             GroupSettings(initial_rebalance_delay_ms=settings.group_initial_rebalance_ms),
         )
         self.store.start()
+        probes = asyncio.get_running_loop().call_later(_PROBES_AFTER, self._answer_probes)
         if self.cluster is None:
             await self._serve_all()
         self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
@@ -132,8 +136,13 @@ class Broker:
             assert isinstance(self.keeper, ClusterKeeper)
             await self.cluster.start(self.groups, self.keeper, self.address(), external)
         self._spawn(self._expire_groups())
-        self.ready = True
+        self.ready = self.opened = True
+        probes.cancel()
         await self.http.start(self)
+
+    def _answer_probes(self) -> None:
+        """The start takes long: say so at /readyz. Importing what that takes would hold up a short one."""
+        self._spawn(self.http.start(self))
 
     def _open_metadata(self) -> ClusterDirectory | None:
         """The store and the registry on it: embedded for a single node, etcd for one of several."""
@@ -218,7 +227,7 @@ class Broker:
         inside, outside = self._wire_up(external)
         for door, dispatcher in ((self._socket, inside), (self._external_socket, outside)):
             if door is not None:
-                accept = partial(self._accept, dispatcher)
+                accept = cast(Callable[[], asyncio.BufferedProtocol], partial(self._accept, dispatcher))
                 self._servers.append(await loop.create_server(accept, sock=door, backlog=512))
         if self.settings.advertise is not None:
             self._address = Address.parse(self.settings.advertise)
@@ -236,7 +245,7 @@ class Broker:
         if self._stopping:
             return "stopping"
         if not self.ready:
-            return "starting: the log is being brought back"
+            return f"starting: {self.store.progress}"
         failure = self.store.write_behind.failure
         if failure is not None:
             return f"the disk refuses to take the log: {failure}"

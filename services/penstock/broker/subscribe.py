@@ -6,7 +6,9 @@ it comes over the same port and connection as everything else:
     request   {"session": text, "topics": [{"topic": name, "partitions": [index, ...] or absent for all}]}
     response  {"error", "brokerId", "host", "shmDir", "incarnation", "layoutVersion", "heartbeatMs",
                "partitions": [{"topic", "topicId", "partition", "leaderEpoch", "logStartOffset",
-                               "highWatermark", "directory", "error"}]}
+                               "highWatermark", "denseFrom", "bytes", "directory", "error"}]}
+
+From `denseFrom` on every offset has its record, so that offsets alone answer how many there are.
 
 A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation; `host` is
 only where Spark should look for one that does.
@@ -20,10 +22,10 @@ from typing import Any
 
 from penstock.broker.context import BrokerContext
 from penstock.broker.reply import Reply
-from penstock.log.store import HEARTBEAT_TICKS, TICK
+from penstock.log.store import HEARTBEAT
 from penstock.shm import layout
 from penstock.wire.errors import KafkaError, MalformedRequest
-from penstock.wire.messages import RequestHead, header_length
+from penstock.wire.head import RequestHead, header_length
 
 
 def subscribe(context: BrokerContext, head: RequestHead, frame: memoryview) -> Reply:
@@ -54,7 +56,7 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) 
         "shmDir": str(store.memory_directory),
         "incarnation": store.incarnation,
         "layoutVersion": layout.VERSION,
-        "heartbeatMs": int(TICK * HEARTBEAT_TICKS * 1000),
+        "heartbeatMs": int(HEARTBEAT * 1000),
         "partitions": [
             _partition(context, topic, index)
             for topic, indexes in wanted
@@ -82,6 +84,8 @@ def _partition(context: BrokerContext, topic: str, index: int) -> dict[str, Any]
         "leaderEpoch": log.leader_epoch,
         "logStartOffset": log.log_start,
         "highWatermark": log.high_watermark,
+        "denseFrom": max(log.dense_from, log.cleaned_to, log.log_start),
+        "bytes": log.size,
         "directory": str(log.memory_directory),
         "error": None,
     }

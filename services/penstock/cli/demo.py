@@ -5,20 +5,23 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 
 def demo(
     seconds: Annotated[float, typer.Option(help="How long each mode streams.", min=3)] = 20,
     rate: Annotated[int, typer.Option(help="Records per second that are produced.", min=1000)] = 100_000,
 ) -> None:
-    """A broker, a producer and a PySpark job that reads by push, then by pull; live figures; a check.
+    """Brokers, a producer and a PySpark job that reads by push, then by pull; live figures; a check.
+
+    Two brokers, each the other's backup, if etcd is installed; a single one if not.
 
     Everything runs on this machine in temporary directories and is gone afterwards. The exit code is 1 if
     a record was lost, repeated or out of order.
 
     Example: penstock demo --seconds 10 --rate 200000
     """
+    from rich.console import Console
+
     from penstock.demo.run import Demo, DemoFailed
 
     try:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections import defaultdict
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,10 @@ def load(
         float, typer.Option("--seconds", "-s", min=0, help="How long; 0: until it is stopped.")
     ] = 10,
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
+    text: Annotated[bool, typer.Option(help="Words by Zipf's law instead of filler.")] = False,
+    text_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The words of this file instead.")
+    ] = None,
     acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve counts and latencies to Prometheus.")
@@ -71,6 +76,8 @@ def load(
         seconds=seconds,
         compression=Compression[compression.name],
         acks=acks.number,
+        text=text or text_file is not None,
+        text_file=text_file,
     )
     quiet = as_json or not sys.stderr.isatty()
     tally = Tally()

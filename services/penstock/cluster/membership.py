@@ -34,6 +34,12 @@ class BrokerInfo:
     external: str = ""
     """HOST:PORT for clients that come through the second door; empty if there is none."""
 
+    @property
+    def http_address(self) -> str:
+        """Where its HTTP can be asked from elsewhere: a wildcard is reached where clients are."""
+        host, _, port = self.http.rpartition(":")
+        return f"{self.host}:{port}" if host in ("0.0.0.0", "::", "[::]", "") else self.http
+
     @classmethod
     def decode(cls, value: Any) -> BrokerInfo:
         # A newer broker may say more than this one knows: they meet in every rolling upgrade.

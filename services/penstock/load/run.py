@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from penstock.load.chunks import TIMEOUT_MS, ChunkRequest, make_chunk
+from penstock.load.content import filler, text
 from penstock.load.producer import ChunkProducer, Tally
 from penstock.wire.records import Compression
 
@@ -35,6 +37,10 @@ class LoadPlan:
     seconds: float = 10.0
     compression: Compression = Compression.NONE
     acks: int = 1
+    text: bool = False
+    """Words instead of filler: for word counts."""
+    text_file: Path | None = None
+    """Where the words are from; a made-up vocabulary without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ async def run_load(
     """
     loop = asyncio.get_running_loop()
     tally = tally or Tally()
-    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression)
+    values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
+    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
     share = sum(map(len, plan.leaders.values())) * records * plan.producers
     interval = share / plan.rate if plan.rate else 0.0
     producers: list[ChunkProducer] = []

@@ -21,6 +21,7 @@ from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.store import PartitionPlace
+from penstock.replication import sabotage
 from penstock.replication.channel import Channel, Network
 from penstock.replication.elections import Election, Elections
 from penstock.replication.following import Attachment, Inbound
@@ -105,7 +106,7 @@ class Replicator:
         self._on_leading = on_leading
         self._on_ended = on_ended
         self._on_topic = on_topic
-        self._inbound: set[Inbound] = set()
+        self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._stopping = False
@@ -122,6 +123,8 @@ class Replicator:
 
     def start(self) -> None:
         """Take part. The directory has its first whole picture."""
+        for rule in sorted(sabotage.BROKEN):
+            log.critical("PENSTOCK_BREAK=%s: this broker LOSES RECORDS on purpose, for a test", rule)
         self.directory.listeners.append(self)
         for topic in list(self.directory.by_name.values()):
             self.topic_changed(topic)
@@ -170,6 +173,8 @@ class Replicator:
             if self.broker_id in self.directory.placed(key) and key not in self.replicas:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
         for partition in self.store.open(places) if places else ():
+            if sabotage.TRUSTS_EMPTY_LOGS:
+                partition.storage_id = 1
             partition.on_synced = self._synced  # never a commit: that is the leader's to say
             self.replicas[(topic_id, partition.partition)] = Replica(self.broker_id, partition, self.now())
         self._on_topic(topic)
@@ -243,7 +248,10 @@ class Replicator:
             else:
                 self._spawn(self._stand(replica, f"broker {self.broker_id} restarted"))
         elif state.leader == NOBODY:
-            if state.has(*member):
+            if state.declared == self.broker_id:
+                log.critical("%r: leading by an operator's word; what is not here is lost", replica.log)
+                self._spawn(self._stand(replica, state.reason))
+            elif state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
         elif (
             replica.attachment is None
@@ -264,7 +272,8 @@ class Replicator:
         partition.on_synced = lambda _: led.advance()
         partition.replicated = True
         led.advance()
-        if state.replicas == (self.broker_id,) and partition.lost_up_to > partition.log_end:
+        gave_up = state.replicas == (self.broker_id,) or state.unclean_since == state.epoch
+        if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
             partition.skip_to(partition.lost_up_to)
             led.advance()
         partition.serve(self.store.incarnation)
@@ -541,10 +550,10 @@ class Replicator:
                 self._review(replica, led, now, frozenset((link.broker,)))
 
     def inbound_opened(self, inbound: Inbound) -> None:
-        self._inbound.add(inbound)
+        self._inbound[inbound] = None
 
     def inbound_lost(self, inbound: Inbound) -> None:
-        self._inbound.discard(inbound)
+        self._inbound.pop(inbound, None)
         if inbound.live and not self._stopping:
             self._suspect(inbound, "closed its connection")
 
@@ -644,7 +653,7 @@ class Replicator:
                 self._watch_backup(link, now, suspicion)
             for inbound in list(self._inbound):
                 if now - inbound.heard_at > suspicion:
-                    self._inbound.discard(inbound)
+                    self._inbound.pop(inbound, None)
                     self._suspect(inbound, f"silent for {now - inbound.heard_at:.2f} s")
                     inbound.channel.close()
             for replica in list(self.replicas.values()):

@@ -215,7 +215,9 @@ class ReaderRegistry:
 
     def refresh(self) -> None:
         """Find new readers, forget the dead and remove what they left."""
-        names = {path.name: path for path in self._directory.glob(f"*{layout.CURSOR_SUFFIX}")}
+        # Ten times a second, for ever: no pathlib here.
+        found = [name for name in os.listdir(self._directory) if name.endswith(layout.CURSOR_SUFFIX)]
+        names = {name: self._directory / name for name in found}
         for name in list(self._readers.keys() - names.keys()):
             self._readers.pop(name).close()
         for name, path in names.items():

@@ -12,9 +12,15 @@ import java.util.HexFormat;
 public record Location(TopicPartition partition, int brokerId, Endpoint endpoint, Memory memory)
     implements Serializable {
 
-  /** A partition's place in its leader's shared memory, and the broker process that this holds for. */
+  /** A partition's place in its leader's shared memory, the broker process that this holds for, and its extent then. */
   public record Memory(
-      String machine, String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
+      String machine,
+      String brokerDirectory,
+      long incarnation,
+      String topicId,
+      String directory,
+      int leaderEpoch,
+      Extent extent)
       implements Serializable {
     Host host() {
       return new Host(brokerDirectory, incarnation);
