@@ -113,7 +113,9 @@ def test_the_job_reads_by_push_from_both_nodes(deployment: Deployment, numbers: 
     reads_by_push_only(deployment)
     for broker in ("BROKER_A_HTTP_PORT", "BROKER_B_HTTP_PORT"):
         eventually(
-            lambda broker=broker: deployment.metric(broker, "penstock_reader_records_total", way="push") > 0,
+            lambda broker=broker: (
+                deployment.metric(broker, "penstock_topic_records_out_total", topic="numbers", way="push") > 0
+            ),
             30,
             0.5,
         )
