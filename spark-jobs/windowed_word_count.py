@@ -22,7 +22,8 @@ def main() -> None:
         .groupBy(window("timestamp", args.window, args.slide), "word")
         .count()
     )
-    run(counts.writeStream.queryName("windowed-word-count").format(args.sink).outputMode("update"), args)
+    counts_out = counts.writeStream.queryName("windowed-word-count").format(args.sink).outputMode("update")
+    run(counts_out.option("numRows", 100), args)  # the console shows 20 rows else
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ def main() -> None:
     lines = read_stream(spark, args).select(col("value").cast("string").alias("line"))
     words = lines.select(explode(split("line", r"\s+")).alias("word")).filter("word != ''")
     counts = words.groupBy("word").count()
-    run(counts.writeStream.queryName("word-count").format(args.sink).outputMode("update"), args)
+    counts_out = counts.writeStream.queryName("word-count").format(args.sink).outputMode("update")
+    run(counts_out.option("numRows", 100), args)  # the console shows 20 rows else
 
 
 if __name__ == "__main__":

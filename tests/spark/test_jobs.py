@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 JOBS = Path(__file__).parents[2] / "spark-jobs"
-NAMES = ["count", "filter", "word_count", "windowed_word_count", "route", "stateful", "replay"]
+NAMES = ["count", "filter", "word_count", "windowed_word_count", "route", "stateful", "replay", "archive"]
 
 
 def run(name: str, *arguments: str, launcher: Sequence[str] = (sys.executable,)) -> str:
@@ -98,6 +98,18 @@ def test_words_are_counted(new_topic: Callable[..., Topic], name: str) -> None:
     rows = [line.split("|") for line in run(name, *once(topic)).splitlines() if line.count("|") > 2]
     counts = {(cells[-3].strip(), cells[-2].strip()) for cells in rows}
     assert {("to", "2"), ("be", "2"), ("or", "1"), ("not", "1")} <= counts
+
+
+def test_an_archive_has_every_record_once(
+    new_topic: Callable[..., Topic], spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    folders = ("--output", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "checkpoint"))
+    for first in (0, 100):
+        topic.fill(100, first=first)
+        run("archive", *once(topic), *folders)
+    kept = [(row.partition, row.offset) for row in spark.read.json(str(tmp_path / "archive")).collect()]
+    assert sorted(kept) == [(partition, offset) for partition in (0, 1) for offset in range(100)]
 
 
 def once(topic: Topic) -> tuple[str, ...]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from log_rig import NOW, LogRig, everything, put
 
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
+from penstock.log.store import HEARTBEAT
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -364,4 +368,21 @@ async def test_damage_in_memory_is_reported_and_the_disk_copy_can_be_taken_inste
     (log,) = rig.open()
     assert log.damage is None
     assert len(everything(log)) == 50
+    await rig.store.stop()
+
+
+async def test_an_idle_store_looks_at_its_memory_as_often_as_its_heart_beats_and_wakes_for_more(
+    rig: LogRig,
+) -> None:
+    (log,) = rig.open({"segment.bytes": "65536"})
+    looks: list[float] = []
+    look = rig.store._reclaim
+    rig.store._reclaim = lambda: (looks.append(time.monotonic()), look())[1]  # type: ignore[method-assign]
+    await asyncio.sleep(1.0)
+    assert 0 < len(looks) <= 12
+    looks.clear()
+    for _ in range(10):  # segments are sealed, sent to disk and recycled: every 20 ms
+        put(log, [b"x" * 60_000])
+        await asyncio.sleep(0.05)
+    assert min(after - before for before, after in pairwise(looks)) < HEARTBEAT / 2
     await rig.store.stop()

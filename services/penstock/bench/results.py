@@ -11,6 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from penstock import COMPILED
 from penstock.bench.experiment import Better, Figures, Goal, Metric, Variant
 from penstock.bench.statistics import Ratio, ratio
 
@@ -65,6 +67,8 @@ class Result:
     commit: str | None = None
     missing: dict[str, str] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Samples that came to nothing, each with the reason."""
 
     def by_key(self, metric: str) -> dict[Key, list[float]]:
         found: dict[Key, list[float]] = {}
@@ -123,6 +127,7 @@ class Result:
             "baseline": self.baseline,
             "metrics": {m.name: {"unit": m.unit, "better": m.better.value} for m in self.metrics},
             "missing": self.missing,
+            "failures": self.failures,
             "medians": [
                 {"variant": variant, "contender": contender, **figures}
                 for (variant, contender), figures in self.medians().items()
@@ -176,6 +181,7 @@ def read(path: Path) -> Result:
             versions=found["versions"],
             commit=found["commit"],
             missing=found["missing"],
+            failures=found.get("failures", []),
             samples=[
                 Sample(
                     entry["contender"],
@@ -219,13 +225,24 @@ def _processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
+    found = {"python": sys.version.split()[0], "python_build": _python_build(), "hot_path": _hot_path()}
     for package in _PACKAGES:
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _python_build() -> str:
+    """Where it is from and how it was made: an optimised build runs our code about a quarter faster."""
+    flag = "--enable-optimizations"
+    said = flag in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    return f"{sys.base_prefix} {flag}" if said else sys.base_prefix
+
+
+def _hot_path() -> str:
+    return "compiled" if COMPILED else "interpreted"
 
 
 def commit() -> str | None:

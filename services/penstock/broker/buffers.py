@@ -1,8 +1,9 @@
 """Receive buffers, bounded in all.
 
-Every connection has a small buffer of its own. A larger frame borrows one that grows with what has
-really arrived, never with what a length field promises, so that a lie costs nothing. What is borrowed
-is counted; over the limit a connection waits its turn and its client's socket fills up.
+Every connection has a small buffer of its own, which may grow a little to what its client sends. A larger
+frame borrows one that grows with what has really arrived, never with what a length field promises, so that
+a lie costs nothing. All but the small ones is counted; over the limit a connection waits its turn and its
+client's socket fills up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class BufferPool:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.borrowed = 0
+        self._owned = 0
+        """The part of it that connections keep."""
         self._kept: dict[int, list[bytearray]] = defaultdict(list)
         self._kept_bytes = 0
         self._holders: set[Holder] = set()
@@ -40,6 +43,18 @@ class BufferPool:
             self._kept_bytes -= size
             return kept.pop()
         return bytearray(size)
+
+    def enlarge(self, size: int) -> bool:
+        """Count `size` more bytes of a connection's own buffer; False if these have half of all already."""
+        if self._owned + size > self.limit // 2:
+            return False
+        self._owned += size
+        self.borrowed += size
+        return True
+
+    def shrink(self, size: int) -> None:
+        self._owned -= size
+        self.borrowed -= size
 
     def give_back(self, buffer: bytearray, holder: Holder) -> None:
         self._holders.discard(holder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from uuid import UUID
 
 from penstock.cluster.topics import Topic
@@ -11,18 +10,16 @@ from penstock.log.partition import PartitionLog
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
-@dataclass(slots=True)
 class ServedTopic:
-    topic: Topic
-    topic_id: bytes
-    logs: list[PartitionLog] = field(default_factory=list)
-    """Those of its partitions that have a replica on this broker."""
-    replicas: dict[int, PartitionLog] = field(default_factory=dict)
-    """The same by partition."""
+    __slots__ = ("logs", "replicas", "topic", "topic_id")
 
-    def __post_init__(self) -> None:
-        if not self.replicas:
-            self.replicas = dict(enumerate(self.logs))  # a single node has them all, in order
+    def __init__(self, topic: Topic, logs: list[PartitionLog]) -> None:
+        self.topic = topic
+        self.topic_id = topic.topic_id.bytes
+        self.logs = logs
+        """Those of its partitions that have a replica on this broker."""
+        self.replicas = {log.partition: log for log in logs}
+        """The same by partition."""
 
     def log(self, index: int) -> PartitionLog:
         """The log of a partition that can be served, or the error a client gets for it."""
@@ -46,8 +43,7 @@ class Catalog:
         self.by_id: dict[bytes, ServedTopic] = {}
 
     def put(self, topic: Topic, logs: Iterable[PartitionLog]) -> None:
-        here = list(logs)
-        served = ServedTopic(topic, topic.topic_id.bytes, here, {log.partition: log for log in here})
+        served = ServedTopic(topic, list(logs))
         self.by_name[topic.name] = self.by_id[served.topic_id] = served
 
     def remove(self, name: str) -> None:

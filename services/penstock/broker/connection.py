@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +23,11 @@ from penstock.wire.errors import MalformedRequest
 log = logging.getLogger(__name__)
 
 OWN_BUFFER: Final = 32 * 1024
-FIRST_BORROW: Final = 1024 * 1024
+OWN_LIMIT: Final = 256 * 1024
+"""A connection's own buffer grows up to this: borrowing one costs a copy and a system call a frame."""
+FIRST_BORROW: Final = 2 * 1024 * 1024
+"""Room for Kafka's default of a mebibyte and its header: to move it once more is a copy of all of it."""
+_LENGTH: Final = struct.Struct(">i")
 MAX_PIPELINED: Final = 64
 PATIENCE: Final = 10.0
 """Seconds a large frame may stand still while others wait for its buffer."""
@@ -42,7 +47,9 @@ class _Slot:
         self.reply: Reply | None = None
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection:
+    """An asyncio.BufferedProtocol in all but name: compiled classes have no interpreted parents."""
+
     def __init__(
         self,
         dispatch: Dispatch,
@@ -102,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._release_sent()
         self._buffers.stop_waiting(self._resume_parsing)
         self._return_borrowed()
+        self._buffers.shrink(len(self._own) - OWN_BUFFER)
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -135,7 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         start = 0
         view = self._view
         while not self._stopped() and self._filled - start >= 4:
-            length = int.from_bytes(view[start : start + 4], "big", signed=True)
+            length: int = _LENGTH.unpack_from(view, start)[0]
             if not 0 < length <= self._max_frame:
                 self._refuse(f"a frame of {length} bytes (at most {self._max_frame} are taken)")
                 return
@@ -170,6 +178,8 @@ class Connection(asyncio.BufferedProtocol):
     def _grow(self, start: int, size: int) -> None:
         """Go on with the frame at `start` in a larger buffer: the promised size, or twice what came."""
         received = self._filled - start
+        if self._buffer is self._own and size <= OWN_LIMIT and self._enlarge(start, size):
+            return
         self._frame_end = size
         if self._buffer is not self._own and received < len(self._buffer):
             return
@@ -190,6 +200,19 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = received
         if previous is not self._own:
             self._buffers.swap(previous)
+
+    def _enlarge(self, start: int, size: int) -> bool:
+        """A larger buffer of its own, if there is one: its client sends such frames."""
+        wanted = 1 << (size - 1).bit_length()
+        if not self._buffers.enlarge(wanted - len(self._own)):
+            return False
+        received = self._filled - start
+        own = bytearray(wanted)
+        own[:received] = self._view[start : self._filled]
+        self._own = self._buffer = own
+        self._view = memoryview(own)
+        self._filled = received
+        return True
 
     def _pause_for_buffers(self) -> None:
         self._waits_for_buffers = True

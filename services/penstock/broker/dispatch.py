@@ -20,7 +20,8 @@ from penstock.broker.subscribe import subscribe
 from penstock.wire import messages
 from penstock.wire.apis import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode, MalformedRequest
-from penstock.wire.messages import Request, RequestHead, Tree
+from penstock.wire.head import RequestHead, read_head
+from penstock.wire.messages import Request, Tree
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class Dispatcher:
 
     def __call__(self, frame: memoryview, connection: Connection) -> Answer:
         started = perf_counter()
-        head = messages.read_head(frame)
+        head = read_head(frame)
         versions = self._versions.get(head.api_key)
         if versions is None or not versions.low <= head.api_version <= versions.high:
             return self._unsupported(head)

@@ -19,7 +19,7 @@ from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch, fetch
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.fetch import FetchedPartition, FetchedTopic
-from penstock.wire.messages import RequestHead
+from penstock.wire.head import RequestHead
 
 _API: Final = 1
 MAX_WAIT_MS: Final = 300_000

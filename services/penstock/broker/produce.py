@@ -23,7 +23,7 @@ from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore
 from penstock.wire import batch, produce
 from penstock.wire.errors import ErrorCode, KafkaError
-from penstock.wire.messages import RequestHead
+from penstock.wire.head import RequestHead
 from penstock.wire.produce import PartitionAnswer, ProducedPartition, ProducedTopic, TopicAnswer
 from penstock.wire.records import CorruptRecords, decode_records
 
@@ -74,7 +74,7 @@ class ProduceHandler:
                         raise refused
                     self._append(served, produced, request.acks, partitions, waits)
                 except KafkaError as error:
-                    partitions.append(self._failed(produced.partition, error))
+                    partitions.append(self._failed(produced[0], error))
                 except (MemoryExhausted, CeilingReached):
                     todo.append((served, produced, partitions))
         if todo:
@@ -98,8 +98,8 @@ class ProduceHandler:
         answers: list[PartitionAnswer],
         waits: list[_Wait],
     ) -> None:
-        log = _find(served, produced.partition)
-        records = produced.records
+        index, records = produced
+        log = _find(served, index)
         if records is None:
             raise KafkaError(ErrorCode.invalid_record, "no record batch in the request")
         config = log.config
@@ -111,9 +111,7 @@ class ProduceHandler:
         result = log.append(header, records)
         if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
             waits.append(_Wait(log, result.next_offset, answers))
-        answers.append(
-            PartitionAnswer(produced.partition, 0, result.base_offset, result.append_time, log.log_start)
-        )
+        answers.append((index, 0, result.base_offset, result.append_time, log.log_start, None))
 
     def _serve(self, topic: ProducedTopic) -> ServedTopic | KafkaError:
         """The topic, or the error that each of its partitions gets."""
@@ -132,7 +130,7 @@ class ProduceHandler:
 
     def _failed(self, index: int, error: KafkaError) -> PartitionAnswer:
         self._stats.error(_API, error.code.name)
-        return PartitionAnswer(index, error.code.value, -1, -1, -1, error.message)
+        return (index, error.code.value, -1, -1, -1, error.message)
 
     def _answer(
         self,
@@ -162,7 +160,7 @@ class ProduceHandler:
             try:
                 await self._append_patiently(served, produced, request.acks, partitions, waits, deadline)
             except KafkaError as error:
-                partitions.append(self._failed(produced.partition, error))
+                partitions.append(self._failed(produced[0], error))
         answer = self._answer(head, request, answers, waits)
         return await answer.work if isinstance(answer, Later) else answer
 
@@ -171,7 +169,7 @@ class ProduceHandler:
         low: set[PartitionLog] = set()
         for served, produced, _ in todo:
             with contextlib.suppress(KafkaError):
-                log = _find(served, produced.partition)
+                log = _find(served, produced[0])
                 if log.log_end >= log.ceiling:
                     low.add(log)
         if low:
@@ -201,7 +199,7 @@ class ProduceHandler:
             except CeilingReached:
                 left = deadline - loop.time()
                 try:
-                    raised = self._store.raise_ceilings([_find(served, produced.partition)])
+                    raised = self._store.raise_ceilings([_find(served, produced[0])])
                     await asyncio.wait_for(raised, max(left, 0.001))
                 except TimeoutError:
                     disk = self._store.write_behind.failure
@@ -216,7 +214,7 @@ class ProduceHandler:
             code = await committed(wait.log, wait.offset, wait.term, deadline)
             if code is not ErrorCode.none:
                 error = KafkaError(code, "appended, not committed")
-                wait.answers[wait.slot] = self._failed(wait.answers[wait.slot].partition, error)
+                wait.answers[wait.slot] = self._failed(wait.answers[wait.slot][0], error)
         return Reply((produce.write_produce(head, answers),))
 
 

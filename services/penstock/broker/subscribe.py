@@ -10,7 +10,8 @@ it comes over the same port and connection as everything else:
 
 From `denseFrom` on every offset has its record, so that offsets alone answer how many there are.
 
-A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation.
+A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation; `host` is
+only where Spark should look for one that does.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any
 
 from penstock.broker.context import BrokerContext
 from penstock.broker.reply import Reply
-from penstock.log.store import HEARTBEAT_TICKS, TICK
+from penstock.log.store import HEARTBEAT
 from penstock.shm import layout
 from penstock.wire.errors import KafkaError, MalformedRequest
-from penstock.wire.messages import RequestHead, header_length
+from penstock.wire.head import RequestHead, header_length
 
 
 def subscribe(context: BrokerContext, head: RequestHead, frame: memoryview) -> Reply:
@@ -51,11 +52,11 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) 
     return {
         "error": None,
         "brokerId": context.broker_id,
-        "host": context.address().host,
+        "host": context.spark_host or context.address().host,
         "shmDir": str(store.memory_directory),
         "incarnation": store.incarnation,
         "layoutVersion": layout.VERSION,
-        "heartbeatMs": int(TICK * HEARTBEAT_TICKS * 1000),
+        "heartbeatMs": int(HEARTBEAT * 1000),
         "partitions": [
             _partition(context, topic, index)
             for topic, indexes in wanted

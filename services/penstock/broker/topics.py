@@ -28,7 +28,7 @@ class TopicKeeper:
         """At start: bring back every topic there is."""
         context = self._context
         topics = list(context.registry.by_name.values())
-        logs = context.store.open([place for topic in topics for place in _places(topic)])
+        logs = await context.store.open_patiently([place for topic in topics for place in _places(topic)])
         await context.registry.note_epochs(
             {(log.topic_id, log.partition): log.leader_epoch for log in logs if log.damage is None}
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 
 def demo(
@@ -21,6 +20,8 @@ def demo(
 
     Example: penstock demo --seconds 10 --rate 200000
     """
+    from rich.console import Console
+
     from penstock.demo.run import Demo, DemoFailed
 
     try:

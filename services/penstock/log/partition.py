@@ -11,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,11 +43,14 @@ class WouldLoseCommitted(Exception):
     """A truncation below the high watermark: somebody elected a leader without committed records."""
 
 
-class AppendResult(NamedTuple):
-    base_offset: int
-    next_offset: int
-    append_time: int
-    duplicate: bool
+class AppendResult:
+    __slots__ = ("append_time", "base_offset", "duplicate", "next_offset")
+
+    def __init__(self, base_offset: int, next_offset: int, append_time: int, duplicate: bool) -> None:
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        self.append_time = append_time
+        self.duplicate = duplicate
 
 
 class Slice(NamedTuple):
@@ -61,8 +63,7 @@ class Slice(NamedTuple):
     """Where the next read goes on; -1 while that is known to the disk only."""
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStart:
+class EpochStart(NamedTuple):
     epoch: int
     start_offset: int
 
@@ -132,6 +133,7 @@ class PartitionLog:
         self.deleted = False
         self.records_in = 0
         self.bytes_in = 0
+        self.bytes_replicated = 0
         self.records_out = 0
         self.bytes_out = 0
         self._pool = pool
@@ -238,7 +240,7 @@ class PartitionLog:
                 began = True
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
                 self.producers.record(header, header.base_offset, now)
-        self.bytes_in += len(run)
+        self.bytes_replicated += len(run)
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -343,7 +345,7 @@ class PartitionLog:
     def _roll(self, need: int) -> Segment:
         """A new newest segment with room for `need` bytes; the old one is sealed after it exists."""
         previous = self.segments[-1] if self.segments else None
-        wanted = self.config.segment_bytes
+        wanted = min(self.config.segment_bytes, self._pool.largest)
         if previous is None or previous.memory is None:
             wanted = min(wanted, SMALLEST)
         elif previous.memory.size < wanted:

@@ -19,6 +19,7 @@ from penstock.shm.memory import SegmentMemory
 
 SMALLEST = 32 * 1024
 _SPARES = 8
+_SHARES = 32
 SETTLE_SECONDS = 0.01
 """Between the looks: far more than a reader's pin, stored before it checks the generation, takes to show."""
 PinKey = tuple[bytes, int, int]
@@ -60,6 +61,8 @@ class SegmentPool:
         for leftover in directory.iterdir():
             leftover.unlink()
         self.budget = budget
+        self.largest = max(SMALLEST, 1 << max(budget // _SHARES, 1).bit_length() - 1)
+        """A partition's segments grow up to this: in a small budget a few must not have it all."""
         self.detached_budget = budget // 4 if detached_budget is None else detached_budget
         self._total = 0
         self._free: dict[int, list[SegmentMemory]] = defaultdict(list)

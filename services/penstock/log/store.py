@@ -1,8 +1,8 @@
 """All the logs of one broker: opening, closing and deleting them, and keeping their memory in bounds.
 
-The broker makes one, `open`s the partitions it has, and stops it at the end. A task ticks ten times a
-second: it beats the heart that readers watch, evicts cold memory ahead of need, takes back what nobody
-holds; slower things (retention, compaction, expiry) hang on the same tick.
+The broker makes one, `open`s the partitions it has, and stops it at the end. A task ticks: it beats the
+heart that readers watch, ten times a second, and, more often while segments come and go, evicts cold memory
+ahead of need and takes back what nobody holds. Another keeps house: retention, compaction, expiry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,11 +33,21 @@ from penstock.shm.cursors import ReaderRegistry
 log = logging.getLogger(__name__)
 
 TICK: Final = 0.02
-HEARTBEAT_TICKS: Final = 5
+"""Seconds between looks while memory moves."""
+HEARTBEAT: Final = 0.1
+"""The same while nothing does, and between beats of the heart."""
 RETENTION_SECONDS: Final = 5.0
+_WITHOUT_A_TURN: Final = 0.1
+_TURN: Final = 0.01
+"""Seconds: time to answer a probe while the log is brought back."""
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 
 PartitionKey = tuple[bytes, int]
+
+
+def new_id() -> int:
+    """Of a process or of a storage: never 0, never seen before."""
+    return secrets.randbits(62) | 1
 
 
 def wall_clock_ms() -> int:
@@ -65,7 +75,9 @@ class LogStore:
         memory_root: Path,
         disk_root: Path,
         memory_budget: int,
+        cursors_root: Path | None = None,
         clock: Callable[[], int] = wall_clock_ms,
+        draw: Callable[[], int] = new_id,
         retention_seconds: float = RETENTION_SECONDS,
     ) -> None:
         self.broker_id = broker_id
@@ -73,13 +85,19 @@ class LogStore:
         self.disk_directory = disk_root
         self.memory_directory.mkdir(parents=True, exist_ok=True)
         (disk_root / "topics").mkdir(parents=True, exist_ok=True)
-        self.incarnation = secrets.randbits(62) | 1
-        self.readers = ReaderRegistry(self.memory_directory)
+        self.incarnation = draw()
+        self._draw = draw
+        self.readers = ReaderRegistry(
+            self.memory_directory,
+            layout.broker_dir(cursors_root, broker_id) if cursors_root is not None else None,
+        )
         self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self.state = LocalState(disk_root / "local.db")
         self.write_behind = WriteBehind(self.state, self._record_of)
         self.evictions = 0
+        self.progress = "the log is being brought back"
+        """How far a start has come, in words."""
         self._node = NodeControl.create(self.memory_directory, broker_id, self.incarnation)
         self._clock = clock
         self._retention_seconds = retention_seconds
@@ -87,6 +105,10 @@ class LogStore:
         self._room = asyncio.Event()
         self._wanted = 0
         """The largest segment that somebody waits for."""
+        self._moved = True
+        """Segments were sealed, asked for or waited for since the last look."""
+        self._rest: asyncio.Future[None] | None = None
+        """What the ticker waits for while nothing moves; `_hurry` ends it."""
         self._ticker: asyncio.Task[None] | None = None
         self._housekeeper: asyncio.Task[None] | None = None
         self._reserve = min(memory_budget // 8, 128 * 1024 * 1024)
@@ -138,10 +160,21 @@ class LogStore:
     def open(self, places: Iterable[PartitionPlace], *, new: bool = False) -> list[PartitionLog]:
         """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks."""
         known = {} if new else self.state.load()
+        opened = [self._open_one(place, known.get((place.topic_id, place.partition))) for place in places]
+        self.state.save(self._record_of(partition) for partition in opened)
+        return opened
+
+    async def open_patiently(self, places: Sequence[PartitionPlace]) -> list[PartitionLog]:
+        """The same at start, with a turn for others between: from disk, gigabytes take a while."""
+        known = self.state.load()
         opened = []
+        turn = time.monotonic()
         for place in places:
-            record = known.get((place.topic_id, place.partition))
-            opened.append(self._open_one(place, record))
+            opened.append(self._open_one(place, known.get((place.topic_id, place.partition))))
+            self.progress = f"{len(opened)} of {len(places)} partitions are back"
+            if time.monotonic() - turn > _WITHOUT_A_TURN:
+                await asyncio.sleep(_TURN)
+                turn = time.monotonic()
         self.state.save(self._record_of(partition) for partition in opened)
         return opened
 
@@ -213,7 +246,7 @@ class LogStore:
         partition.durable_end = partition.high_watermark
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
         if record.storage_id == 0 or not found.intact:
-            partition.storage_id = secrets.randbits(62) | 1
+            partition.storage_id = self._draw()
             if record.storage_id or partition.log_end:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:
@@ -309,6 +342,7 @@ class LogStore:
         """Wait until an append that found no room for a segment of `size` bytes is worth another try."""
         self._wanted = max(self._wanted, size)
         self._room.clear()
+        self._hurry()
         try:
             await asyncio.wait_for(self._room.wait(), timeout)
         except TimeoutError:
@@ -363,18 +397,21 @@ class LogStore:
 
     def _note_sealed(self, partition: PartitionLog, segment: Segment) -> None:
         self._sealed.append((partition, segment))
+        self._hurry()
         self.write_behind.save_file(
             partition.disk_directory / f"{partition.log_end:020d}.producers", partition.producers.encode()
         )
 
     async def _tick(self) -> None:
-        ticks = 0
+        loop = asyncio.get_running_loop()
+        next_beat = loop.time()
         while True:
-            await asyncio.sleep(TICK)
-            ticks += 1
-            if ticks % HEARTBEAT_TICKS == 0:
+            now = loop.time()
+            if now >= next_beat:
+                next_beat = now + HEARTBEAT
                 self._node.beat()
                 self.readers.refresh()
+            moved, self._moved = self._moved, False
             try:
                 self._reclaim()
                 orders = self.pool.take_orders()
@@ -382,6 +419,29 @@ class LogStore:
                     await self._make_spares(orders)
             except Exception:
                 log.exception("reclaiming memory failed")
+            if moved or self._wanted or self.pool.use.retiring:
+                await asyncio.sleep(TICK)
+            else:
+                await self._rest_until(next_beat)
+
+    async def _rest_until(self, time: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._rest = loop.create_future()
+        timer = loop.call_at(time, self._wake)
+        try:
+            await self._rest
+        finally:
+            timer.cancel()
+            self._rest = None
+
+    def _hurry(self) -> None:
+        """Memory moves: look at it soon, and more often."""
+        self._moved = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._rest is not None and not self._rest.done():
+            self._rest.set_result(None)
 
     async def _make_spares(self, orders: list[int]) -> None:
         made = await asyncio.get_running_loop().run_in_executor(None, self.pool.make, orders)

@@ -10,8 +10,8 @@ import struct
 from typing import Final, NamedTuple
 
 from penstock.wire.batch import Buffer
-from penstock.wire.messages import RequestHead
-from penstock.wire.shape import put_uvarint
+from penstock.wire.head import RequestHead
+from penstock.wire.varint import put_uvarint
 
 FLEXIBLE: Final = 12
 TOPIC_IDS: Final = 13

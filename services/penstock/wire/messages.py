@@ -29,34 +29,19 @@ from kio.serial._introspect import (
 
 from penstock.wire import shape
 from penstock.wire.errors import ErrorCode, MalformedRequest
-from penstock.wire.shape import skip_tags
+from penstock.wire.head import RequestHead, header_length
 
 Tree = Mapping[str, Any]
 _Build = Callable[[Tree], Any]
 _UTC: Final = datetime.UTC
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=_UTC)
-_HEAD: Final = struct.Struct(">hhi")
 _FRAME: Final = struct.Struct(">ii")
-
-
-class RequestHead(NamedTuple):
-    """The part of a request header that is the same in every version."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
 
 
 class Request(NamedTuple):
     head: RequestHead
     client_id: str
     body: Any
-
-
-def read_head(frame: memoryview) -> RequestHead:
-    if len(frame) < _HEAD.size:
-        raise MalformedRequest(f"a frame of {len(frame)} bytes is no request")
-    return RequestHead._make(_HEAD.unpack_from(frame, 0))
 
 
 @cache
@@ -77,24 +62,6 @@ def read_request(head: RequestHead, frame: memoryview) -> Request:
     except Exception as error:  # whatever the decoder says, the bytes are wrong
         raise MalformedRequest(f"api {head.api_key} v{head.api_version}: {error}") from error
     return Request(head, header.client_id or "", body)
-
-
-def header_length(head: RequestHead, frame: memoryview, *, flexible: bool) -> tuple[str, int]:
-    """(client id, bytes of header) for the hand-written decoders."""
-    end = len(frame)
-    if end < 10:
-        raise MalformedRequest("request header cut short")
-    length = int.from_bytes(frame[8:10], "big", signed=True)
-    position = 10 + max(length, 0)
-    if position + flexible > end:
-        raise MalformedRequest("client id reaches past the end of the request")
-    client_id = str(frame[10:position], "utf-8", "replace") if length > 0 else ""
-    if flexible:
-        if frame[position] != 0:
-            _, position = skip_tags(frame, position)
-        else:
-            position += 1
-    return client_id, position
 
 
 @cache

@@ -9,11 +9,11 @@ an order of magnitude less time than building entities.
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from penstock.wire.errors import ErrorCode, MalformedRequest
-from penstock.wire.messages import RequestHead, header_length
-from penstock.wire.shape import put_uvarint, read_uvarint, skip_tags
+from penstock.wire.head import RequestHead, header_length
+from penstock.wire.varint import put_uvarint, read_uvarint, skip_tags
 
 FLEXIBLE: Final = 9
 TOPIC_IDS: Final = 13
@@ -29,40 +29,50 @@ _ANSWER_V8: Final = struct.Struct(">ihqqqih")
 _ANSWER_V9: Final = struct.Struct(">ihqqqBBB")
 
 
-class ProducedPartition(NamedTuple):
-    partition: int
-    records: memoryview | None
+# Bare tuples and plain classes: there is one of each per chunk or request, and compiled (`make compile`)
+# their fields are machine words, where those of a NamedTuple are looked up by name.
+ProducedPartition = tuple[int, memoryview | None]
+"""(partition, records)"""
+PartitionAnswer = tuple[int, int, int, int, int, str | None]
+"""(partition, error code, base offset, append time, log start, message)"""
 
 
-class ProducedTopic(NamedTuple):
+class ProducedTopic:
     """`name` is set up to version 12, `topic_id` from 13 on."""
 
-    name: str
-    topic_id: bytes
-    partitions: list[ProducedPartition]
+    __slots__ = ("name", "partitions", "topic_id")
+
+    def __init__(self, name: str, topic_id: bytes, partitions: list[ProducedPartition]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
 
 
-class ProduceRequest(NamedTuple):
-    client_id: str
-    transactional_id: str | None
-    acks: int
-    timeout_ms: int
-    topics: list[ProducedTopic]
+class ProduceRequest:
+    __slots__ = ("acks", "client_id", "timeout_ms", "topics", "transactional_id")
+
+    def __init__(
+        self,
+        client_id: str,
+        transactional_id: str | None,
+        acks: int,
+        timeout_ms: int,
+        topics: list[ProducedTopic],
+    ) -> None:
+        self.client_id = client_id
+        self.transactional_id = transactional_id
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.topics = topics
 
 
-class PartitionAnswer(NamedTuple):
-    partition: int
-    error: int
-    base_offset: int
-    append_time: int
-    log_start: int
-    message: str | None = None
+class TopicAnswer:
+    __slots__ = ("name", "partitions", "topic_id")
 
-
-class TopicAnswer(NamedTuple):
-    name: str
-    topic_id: bytes
-    partitions: list[PartitionAnswer]
+    def __init__(self, name: str, topic_id: bytes, partitions: list[PartitionAnswer]) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partitions = partitions
 
 
 def read_produce(head: RequestHead, frame: memoryview) -> ProduceRequest:
@@ -87,17 +97,17 @@ def _read(head: RequestHead, frame: memoryview) -> ProduceRequest:
         name, at = _short_string(frame, at)
         partition_count = _INT.unpack_from(frame, at)[0]
         at += 4
-        partitions = []
+        partitions: list[ProducedPartition] = []
         for _ in range(partition_count):
             index, length = _INDEX_LENGTH.unpack_from(frame, at)
             at += 8
-            records = None
+            records: memoryview | None = None
             if length >= 0:
                 if length > end - at:
                     raise MalformedRequest("records reach past the end of the request")
                 records = frame[at : at + length]
                 at += length
-            partitions.append(ProducedPartition(index, records))
+            partitions.append((index, records))
         topics.append(ProducedTopic(name or "", b"", partitions))
     return ProduceRequest(client_id, transactional_id, acks, timeout_ms, topics)
 
@@ -118,11 +128,11 @@ def _read_flexible(head: RequestHead, frame: memoryview, at: int, client_id: str
             found, at = _compact_string(frame, at)
             name = found or ""
         partition_count, at = read_uvarint(frame, at)
-        partitions = []
+        partitions: list[ProducedPartition] = []
         for _ in range(partition_count - 1):
             index = _INT.unpack_from(frame, at)[0]
             length, at = read_uvarint(frame, at + 4)
-            records = None
+            records: memoryview | None = None
             if length:
                 length -= 1
                 if length > end - at:
@@ -133,7 +143,7 @@ def _read_flexible(head: RequestHead, frame: memoryview, at: int, client_id: str
                 _, at = skip_tags(frame, at)
             else:
                 at += 1
-            partitions.append(ProducedPartition(index, records))
+            partitions.append((index, records))
         _, at = skip_tags(frame, at)
         topics.append(ProducedTopic(name, topic_id, partitions))
     skip_tags(frame, at)
@@ -171,8 +181,7 @@ def write_produce(head: RequestHead, topics: list[TopicAnswer], throttle_ms: int
         for topic in topics:
             name = topic.name.encode()
             out += _SHORT.pack(len(name)) + name + _INT.pack(len(topic.partitions))
-            for answer in topic.partitions:
-                index, error, base, time, start, message = answer
+            for index, error, base, time, start, message in topic.partitions:
                 if version >= 8:
                     text = b"" if message is None else message.encode()[:1000]
                     out += _ANSWER_V8.pack(index, error, base, time, start, 0, len(text) if text else -1)

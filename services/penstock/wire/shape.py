@@ -22,6 +22,7 @@ from kio.serial._introspect import (
 )
 
 from penstock.wire.errors import MalformedRequest
+from penstock.wire.varint import put_uvarint, read_uvarint
 
 _SIZES: Final = {
     "int8": 1,
@@ -237,36 +238,3 @@ def _primitive(kafka_type: str, flexible: bool) -> tuple[_Step, int]:
     if kafka_type == "string":
         return _Step(_TEXT, 0), 2
     return _Step(_BYTES, 0), 4
-
-
-def read_uvarint(frame: memoryview, position: int) -> tuple[int, int]:
-    value = shift = 0
-    end = len(frame)
-    while True:
-        if position >= end or shift > 28:
-            raise MalformedRequest("bad unsigned varint")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
-def put_uvarint(out: bytearray, value: int) -> None:
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def skip_tags(frame: memoryview, position: int) -> tuple[int, int]:
-    """Past a tagged-field section that has nothing of use: (number of tags, new position)."""
-    count, position = read_uvarint(frame, position)
-    for _ in range(count):
-        _, position = read_uvarint(frame, position)
-        size, position = read_uvarint(frame, position)
-        position += size
-        if position > len(frame):
-            raise MalformedRequest("tagged field reaches past the end of the request")
-    return count, position

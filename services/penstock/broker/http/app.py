@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import FastAPI, Header, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from pydantic import BaseModel, TypeAdapter
 
 from penstock import __version__
+from penstock.broker.http import cluster as cluster_view
 from penstock.broker.http import models, views
 from penstock.broker.metrics import Metrics
 
@@ -42,7 +43,7 @@ def make_app(broker: Broker, metrics: Metrics) -> FastAPI:
         redoc_url=None,
     )
     _add_probes(app, broker, metrics)
-    _add_views(app, broker)
+    app.include_router(_views(broker))
     return app
 
 
@@ -65,13 +66,30 @@ def _add_probes(app: FastAPI, broker: Broker, metrics: Metrics) -> None:
         ready = reason is None
         return _answer(models.Readiness(ready=ready, reason=reason), 200 if ready else 503)
 
-    @app.get("/metrics", tags=["probes"], summary="Prometheus metrics", response_class=Response)
+    @app.get(
+        "/metrics",
+        tags=["probes"],
+        summary="Prometheus metrics",
+        response_class=Response,
+        dependencies=[Depends(_opened(broker))],
+    )
     async def scrape(accept: Annotated[str, Header()] = "") -> Response:
         body, content_type = metrics.scrape(accept)
         return Response(body, headers={"content-type": content_type})
 
 
-def _add_views(app: FastAPI, broker: Broker) -> None:
+def _opened(broker: Broker) -> Callable[[], Awaitable[None]]:
+    """Refuses what looks at the log while that is being brought back."""
+
+    async def check() -> None:
+        if not broker.opened:
+            raise HTTPException(503, broker.unready_reason())
+
+    return check
+
+
+def _views(broker: Broker) -> APIRouter:
+    app = APIRouter(dependencies=[Depends(_opened(broker))])
     missing: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
 
     @app.get("/", include_in_schema=False)
@@ -82,6 +100,12 @@ def _add_views(app: FastAPI, broker: Broker) -> None:
     @app.get("/v1/broker", response_model=models.BrokerStatus, tags=["views"])
     async def broker_status() -> Response:
         return _answer(views.broker_status(broker))
+
+    @app.get("/v1/cluster", response_model=models.ClusterStatus, responses=missing, tags=["views"])
+    async def cluster() -> Response:
+        if broker.cluster is None:
+            raise HTTPException(404, "this broker is a node of its own, not one of a cluster")
+        return _answer(cluster_view.cluster_status(broker.cluster))
 
     @app.get("/v1/topics", response_model=list[models.TopicSummary], tags=["views"])
     async def topics() -> Response:
@@ -112,3 +136,5 @@ def _add_views(app: FastAPI, broker: Broker) -> None:
     @app.get("/v1/readers", response_model=list[models.ReaderStatus], tags=["views"])
     async def readers() -> Response:
         return _answer_all(views.readers(broker.store.readers.slots(), broker.catalog), _READERS)
+
+    return app

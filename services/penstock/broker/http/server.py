@@ -1,8 +1,9 @@
 """uvicorn inside the broker's own event loop.
 
-The socket is bound first, so that a port that is taken is known before anything else is done, and asked
-for only when Kafka clients are served: FastAPI takes a quarter of a second to import, which would delay
-every restart. A probe that comes earlier waits in the socket's queue.
+The socket is bound first, so that a port that is taken is known before anything else is done, and listened
+to when Kafka clients are served: FastAPI takes a quarter of a second to import, which would delay every
+restart. A probe that comes earlier waits in the socket's queue; if the start takes longer than a second, it
+is answered meanwhile.
 """
 
 from __future__ import annotations
@@ -38,9 +39,16 @@ class HttpServer:
         port: int = self._socket.getsockname()[1]
         self.url = f"http://{Address(address.host, port)}"
         self._server: uvicorn.Server | None = None
+        self._starting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, broker: Broker) -> None:
+        """Answer requests from now on; may be called again."""
+        async with self._starting:
+            if self._server is None:
+                await self._start(broker)
+
+    async def _start(self, broker: Broker) -> None:
         server, metrics = await asyncio.to_thread(_prepare, broker)
         self._server = server
         self._tasks = [

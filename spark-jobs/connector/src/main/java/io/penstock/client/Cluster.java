@@ -404,6 +404,7 @@ public final class Cluster {
         TopicPartition id = new TopicPartition(each.path("topic").asText(), each.path("partition").asInt());
         String topicId = each.path("topicId").asText();
         memory.put(id, new Location.Memory(
+            answer.path("host").asText(),
             directory,
             answer.path("incarnation").asLong(),
             topicId,
