@@ -14,7 +14,7 @@ PURE_TESTS := $(addprefix tests/unit/test_,log.py records.py wire_messages.py sh
 # Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r R --timeout 300
 
-.PHONY: help demo test lint types unit pure compile fuzz bench clean constraints wheel system
+.PHONY: help demo test test-compose test-k8s chart lint types unit pure compile fuzz chaos bench clean constraints wheel system
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt
 	@echo "==> virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade pip
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
 	@touch $@
 
 system:
@@ -58,7 +58,7 @@ types: $(READY)
 
 unit: pure $(READY) $(JAR) $(COMPILED)
 	@echo "==> pytest (not Spark), 2 workers"
-	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark" tests
+	@$(BIN)/pytest -n 2 --dist loadfile $(AGAIN) -m "not spark and not compose and not k8s" tests
 	@echo "==> pytest (Spark)"
 	@$(BIN)/pytest $(AGAIN) -m spark tests
 
@@ -66,11 +66,31 @@ pure: $(READY)
 	@echo "==> pytest, the modules that are compiled, as Python"
 	@PENSTOCK_PURE=1 $(BIN)/pytest -n 2 --dist loadfile $(AGAIN) $(PURE_TESTS)
 
+test-compose: $(READY)  ## docker compose up, kills and restarts, with a Docker engine of its own if need be
+	@echo "==> pytest (compose)"
+	@scripts/with-docker $(BIN)/pytest -v -x --durations 0 -m compose tests/compose
+
+test-k8s: $(READY) $(JAR)  ## the Helm chart on a real Kubernetes, built from source if need be (root; 10 minutes the first time)
+	@echo "==> pytest (Kubernetes)"
+	@$(BIN)/pytest -v -x -s --durations 0 --timeout 1800 -m k8s tests/k8s
+
+chart:  ## copy into the Helm chart what it ships of the rest of the project
+	@rm -rf k8s/penstock/dashboards k8s/penstock/rules
+	@mkdir k8s/penstock/dashboards k8s/penstock/rules
+	@find grafana/dashboards -name '*.json' -exec cp -t k8s/penstock/dashboards {} +
+	@find grafana/prometheus/rules -name '*.yml' -exec cp -t k8s/penstock/rules {} +
+
 fuzz: $(READY) $(COMPILED)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
 
-bench: $(READY) $(JAR) $(COMPILED)  ## measure: ingest, fetch, push, recovery
-	@$(BIN)/penstock bench all
+MINUTES ?= 60
+SEED ?= 1
+chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60 from SEED=1, with timeline, plot and verdict
+	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos --minutes $(MINUTES) --seed $(SEED) \
+	    --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
+
+bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about an hour; QUICK=1: in ten minutes
+	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 wheel: $(READY) $(JAR) | system  ## build the wheel, connector and compiled hot path inside, into dist/
 	@PENSTOCK_COMPILE=$$($(BIN)/python scripts/can_compile.py && echo 1) \
@@ -78,7 +98,7 @@ wheel: $(READY) $(JAR) | system  ## build the wheel, connector and compiled hot 
 
 constraints:  ## write constraints.txt anew from the newest versions that fit pyproject.toml
 	@rm -rf build/constraints && $(PYTHON) -m venv build/constraints
-	@build/constraints/bin/pip install --quiet '.[spark,dev]'
+	@build/constraints/bin/pip install --quiet '.[spark,bench,dev]'
 	@(echo "# Exact versions, made by 'make constraints'. No addresses: whatever index pip is set up with serves them."; \
 	  build/constraints/bin/pip freeze --exclude penstock) > constraints.txt
 

@@ -24,27 +24,51 @@ from harness import BrokerProcess, eventually, free_port
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
 
+class Ground:
+    """Where the machines of a cluster stand; here, all of them on this one's loopback."""
+
+    def host(self, name: str) -> str:
+        return "127.0.0.1"
+
+    def within(self, name: str) -> tuple[str, ...]:
+        """The command that runs another one on this machine."""
+        return ()
+
+    def environment(self, name: str) -> dict[str, str]:
+        return {}
+
+
 class Cluster:
     def __init__(
-        self, directory: Path, brokers: int = 2, *, environment: dict[str, str] | None = None
+        self,
+        directory: Path,
+        brokers: int = 2,
+        *,
+        environment: dict[str, str] | None = None,
+        ground: Ground | None = None,
+        memory: str = "128MiB",
     ) -> None:
-        self.etcd = EtcdProcess(directory / "etcd")
-        self.brokers = {
-            number: BrokerProcess(
-                directory / f"broker-{number}",
-                memory="128MiB",
+        ground = ground or Ground()
+        self.etcd = EtcdProcess(directory / "etcd", ground.host("etcd"), ground.within("etcd"))
+        self.brokers: dict[int, BrokerProcess] = {}
+        for number in range(1, brokers + 1):
+            name = f"broker-{number}"
+            self.brokers[number] = BrokerProcess(
+                directory / name,
+                memory=memory,
                 options=(
                     *("--broker-id", str(number), "--cluster", self.etcd.endpoint),
-                    *("--replication-listen", f"127.0.0.1:{free_port()}"),
+                    *("--replication-listen", f"{ground.host(name)}:{free_port()}"),
                 ),
                 environment={
                     "PENSTOCK_DEFAULT_REPLICATION": str(min(brokers, 3)),
                     "PENSTOCK_OFFSETS_PARTITIONS": "4",
+                    **ground.environment(name),
                     **(environment or {}),
                 },
+                host=ground.host(name),
+                within=ground.within(name),
             )
-            for number in range(1, brokers + 1)
-        }
 
     @property
     def bootstrap(self) -> str:
@@ -137,6 +161,9 @@ class Cluster:
 class Load:
     """An idempotent acks=all producer on a thread, with the history of what was acknowledged."""
 
+    rest = 0.001
+    """Seconds of sleep after every twenty records."""
+
     def __init__(self, cluster: Cluster, topic: str, partitions: int, *, timeout_ms: int = 3000) -> None:
         self.topic = topic
         self.partitions = partitions
@@ -175,7 +202,7 @@ class Load:
                 self._producer.poll(0.05)
             self._producer.poll(0)
             if number % 20 == 0:
-                time.sleep(0.001)
+                time.sleep(self.rest)
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "unit")]
+sys.path[:0] = [str(Path(__file__).parent / each) for each in (".", "unit", "faults")]
 
 from harness import BrokerProcess  # noqa: E402
 

@@ -20,15 +20,17 @@ needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="needs etcd
 
 
 class EtcdProcess:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: str = "127.0.0.1", within: tuple[str, ...] = ()) -> None:
         self.directory = directory
+        self.host = host
+        self.within = within
         self.port = free_port()
         self._peer = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def start(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -36,6 +38,7 @@ class EtcdProcess:
         with (self.directory / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self.within,
                     "etcd",
                     *("--name", "e", "--data-dir", str(self.directory / "data"), "--unsafe-no-fsync"),
                     *("--listen-client-urls", self.endpoint, "--advertise-client-urls", self.endpoint),

@@ -39,8 +39,13 @@ class BrokerProcess:
         options: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
         shm_dir: Path | None = None,
+        host: str = "127.0.0.1",
+        within: tuple[str, ...] = (),
     ) -> None:
+        """`within` is a command to run it by, for example in a network namespace whose address is `host`."""
         self.directory = directory
+        self.host = host
+        self.within = within
         self.data_dir = directory / "data"
         self.shm_dir = shm_dir or Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/dev/shm"))
         self.port = free_port()
@@ -50,14 +55,15 @@ class BrokerProcess:
         self.environment = environment or {}
         self.log_path = directory / "broker.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self._launched_at = 0
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def http(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
+        return f"http://{self.host}:{self.http_port}"
 
     @property
     def memory_dir(self) -> Path:
@@ -65,17 +71,23 @@ class BrokerProcess:
         return self.shm_dir / "1"
 
     def start(self, timeout: float = 30.0) -> Self:
+        self.launch()
+        return self.ready(timeout)
+
+    def launch(self) -> None:
+        """Start it, whether or not it can get ready now."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
-            start = log.tell()
+            self._launched_at = log.tell()
             self.process = subprocess.Popen(
                 [
+                    *self.within,
                     *PENSTOCK,
                     "broker",
                     "--listen",
                     self.address,
                     "--http",
-                    f"127.0.0.1:{self.http_port}",
+                    f"{self.host}:{self.http_port}",
                     "--data-dir",
                     str(self.data_dir),
                     "--shm-dir",
@@ -88,8 +100,11 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
             )
+
+    def ready(self, timeout: float = 30.0) -> Self:
+        assert self.process is not None
         deadline = time.monotonic() + timeout
-        while not re.search(rb"^ready:", self.log_path.read_bytes()[start:], re.MULTILINE):
+        while not re.search(rb"^ready:", self.log_path.read_bytes()[self._launched_at :], re.MULTILINE):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the broker did not get ready:\n{self.log_text()}")
             time.sleep(0.01)
@@ -114,6 +129,10 @@ class BrokerProcess:
         """As after a reboot."""
         shutil.rmtree(self.shm_dir, ignore_errors=True)
         self.shm_dir.mkdir()
+
+    def lose_disk(self) -> None:
+        for path in self.data_dir.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:

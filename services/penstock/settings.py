@@ -72,9 +72,21 @@ class Settings(BaseSettings):
     advertise: str | None = Field(
         None, description="what clients are told to connect to, if not the listen address"
     )
+    external_listen: str | None = Field(
+        None, description="a second door, for clients that reach the cluster by other addresses"
+    )
+    external_advertise: str | None = Field(
+        None, description="what clients at the second door are told to connect to"
+    )
     http: str = Field("127.0.0.1:9644", description="health, metrics and JSON views")
     data_dir: Path = Field(Path("penstock-data"), description="the log on disk")
     shm_dir: Path = Field(default_factory=_default_shm, description="the log in shared memory")
+    cursors_dir: Path | None = Field(
+        None, description="what readers write, if not in shm-dir: then they may mount that read-only"
+    )
+    spark_host: str | None = Field(
+        None, description="what Spark calls this machine (its executors' host), if not the advertised host"
+    )
     memory: Size = Field(
         default_factory=_default_memory, ge=1 << 20, description="budget for the log in shared memory"
     )
@@ -109,7 +121,15 @@ class Settings(BaseSettings):
     log_level: str = Field("info", description="debug, info, warning or error")
     log_json: bool = Field(False, description="log lines as JSON")
 
-    @field_validator("listen", "http", "advertise", "replication_listen", "replication_advertise")
+    @field_validator(
+        "listen",
+        "http",
+        "advertise",
+        "external_listen",
+        "external_advertise",
+        "replication_listen",
+        "replication_advertise",
+    )
     @classmethod
     def _is_address(cls, value: str | None) -> str | None:
         if value is None:

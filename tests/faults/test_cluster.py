@@ -91,8 +91,6 @@ def test_brokers_die_hang_and_restart_at_random_under_load(tmp_path: Path, broke
 
 
 def test_a_broker_that_lost_its_memory_and_disk_gets_them_back_from_its_peer(tmp_path: Path) -> None:
-    import shutil
-
     with Cluster(tmp_path).start() as cluster:
         cluster.create("t", PARTITIONS, 2, {"segment.bytes": "1048576"})
         with running(cluster, Load(cluster, "t", PARTITIONS)) as load:
@@ -103,7 +101,7 @@ def test_a_broker_that_lost_its_memory_and_disk_gets_them_back_from_its_peer(tmp
                 if what in ("memory", "both"):
                     victim.lose_memory()
                 if what in ("disk", "both"):
-                    shutil.rmtree(victim.data_dir)
+                    victim.lose_disk()
                 victim.start()
                 cluster.in_sync("t", 2)
             # Now the other one goes: everything must be on the first.

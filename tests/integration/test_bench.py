@@ -67,6 +67,27 @@ def test_recovery_answers_after_kill(tmp_path: Path) -> None:
         assert 0 < sample["first_produce_seconds"] < sample["first_fetch_seconds"]
 
 
+def test_a_figure_of_the_paper_is_measured_and_drawn(tmp_path: Path) -> None:
+    # Nothing on this path: no etcd, so that there is no second replica to be had.
+    done = bench(
+        *("figure", "3", "--chunk", "4KiB", "--clients", "2", "--memory", "128MiB"),
+        *("-s", "1", "-r", "1", "-o", "r.json", "--json"),
+        cwd=tmp_path,
+        PATH="/nonexistent",
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert "etcd" in document["missing"]["replication 2"]
+    (sample,) = document["samples"]
+    assert sample["producers_records_per_second"] > 0
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    filled = tmp_path / "doc.md"
+    filled.write_text("# Seen\n<!-- bench figure3 -->\n<!-- end -->\n")
+    assert bench("report", ".", "--into", "doc.md", cwd=tmp_path).returncode == 0
+    assert "![figure3](doc/figure3.png)" in filled.read_text()
+    assert (tmp_path / "doc" / "figure3.png").exists()
+
+
 def test_compare_tells_slower_by_its_exit_code(tmp_path: Path) -> None:
     def write(name: str, cost: float) -> str:
         samples = [

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from harness import PENSTOCK, BrokerProcess, eventually, free_port
 from penstock.cli.kafka import LATEST, Cluster
 from penstock.cli.main import app
 from penstock.cli.topic import create_topic
+from scraping import Page, scrape
 
 
 class Ended(NamedTuple):
@@ -335,6 +337,29 @@ def test_every_record_that_load_counts_is_in_the_log(shell: Shell, options: tupl
     ends = [part["end"] for part in described["partitions"]]
     assert sum(ends) == report["records"]
     assert len(set(ends)) == 1, "one chunk per partition in every request"
+
+
+def test_load_tells_prometheus_what_it_does(shell: Shell) -> None:
+    topic, address = f"load-{uuid4().hex[:8]}", f"127.0.0.1:{free_port()}"
+
+    def figures() -> Page:
+        try:
+            return scrape(f"http://{address}/metrics")
+        except OSError:
+            return Page()  # not there yet
+
+    with shell.start("load", "-t", topic, "-p", "2", "--seconds", "60", "--metrics", address) as load:
+        eventually(lambda: figures().sum("penstock_producer_records_total", topic=topic) > 1000, timeout=30)
+        found = figures()
+        taken = shell.refused("load", "-t", topic, "--metrics", address)
+        load.send_signal(signal.SIGINT)
+        load.communicate(timeout=20)
+    assert taken.startswith(f"penstock load: --metrics {address}: ")
+    assert found.of("penstock_producer_requests_total", topic=topic, outcome="refused") == 0
+    acknowledged = found.of("penstock_producer_requests_total", topic=topic, outcome="acknowledged")
+    assert 0 < acknowledged <= found.of("penstock_producer_request_seconds_count", topic=topic)
+    assert found.of("penstock_producer_bytes_total", topic=topic) > 100 * 1000
+    assert found.of("process_cpu_seconds_total") > 0
 
 
 def test_load_keeps_to_the_rate_it_was_given(shell: Shell) -> None:

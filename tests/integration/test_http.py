@@ -18,17 +18,17 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
-from prometheus_client.parser import text_string_to_metric_families
 
 from harness import PENSTOCK, BrokerProcess, eventually, free_port
-from penstock.broker.metrics import MAX_SERIES, ReaderTotals, reader_lag
+from penstock.broker.metrics.readers import MAX_SERIES, ReaderTotals, reader_lag
 from penstock.cli.kafka import Cluster
 from penstock.cli.topic import create_topic
-from penstock.shm.cursors import ReaderSlot
+from penstock.shm.cursors import CursorFile, ReaderSlot
 from penstock.shm.layout import SlotState
 from penstock.shm.places import Edge
 from penstock.shm.reader import LogReader
 from penstock.shm.subscribe import subscribe
+from scraping import Page, scrape
 
 
 def get(broker: BrokerProcess, path: str) -> tuple[int, str]:
@@ -45,18 +45,12 @@ def view(broker: BrokerProcess, path: str) -> Any:
     return json.loads(body)
 
 
-def metrics(broker: BrokerProcess) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    status, body = get(broker, "/metrics")
-    assert status == 200
-    return {
-        (sample.name, frozenset(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(body)
-        for sample in family.samples
-    }
+def metrics(broker: BrokerProcess) -> Page:
+    return scrape(broker.http + "/metrics")
 
 
 def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
-    return metrics(broker)[name, frozenset(labels.items())]
+    return metrics(broker).of(name, **labels)
 
 
 async def new_topic(broker: BrokerProcess, partitions: int = 1) -> str:
@@ -183,7 +177,9 @@ async def test_a_local_reader_shows_where_it_is_and_how_far_behind(shared_broker
     with LogReader.of(subscription, Edge.EARLIEST, label=label) as reader:
         eventually(lambda: mine() is not None)
         assert mine()["lag"] == 40
-        assert metric(shared_broker, "penstock_reader_lag_records", reader=label, topic=topic) == 40
+        assert (
+            metric(shared_broker, "penstock_reader_lag_records", reader=label, topic=topic, mode="push") == 40
+        )
         assert len(list(reader.records(wait=0))) == 40
         eventually(lambda: mine()["lag"] == 0)
         (cursor,) = mine()["cursors"]
@@ -212,7 +208,9 @@ async def test_metrics_count_what_went_in_and_out_of_a_topic(shared_broker: Brok
     assert metric(shared_broker, "penstock_topic_records_in_total", topic=topic) == 500
     size = metric(shared_broker, "penstock_topic_bytes_in_total", topic=topic)
     assert size > 500 * 100
-    assert metric(shared_broker, "penstock_topic_bytes_out_total", topic=topic) == size
+    assert metric(shared_broker, "penstock_topic_bytes_out_total", topic=topic, way="pull") == size
+    assert metric(shared_broker, "penstock_topic_records_out_total", topic=topic, way="pull") == 500
+    assert metric(shared_broker, "penstock_topic_records_out_total", topic=topic, way="push") == 0
     assert metric(shared_broker, "penstock_topic_partitions", topic=topic) == 1
 
 
@@ -220,7 +218,7 @@ async def test_metrics_time_every_api_and_count_its_errors(shared_broker: Broker
     topic = await new_topic(shared_broker)
 
     def count(api: str) -> float:
-        return metrics(shared_broker).get(("penstock_request_seconds_count", frozenset({("api", api)})), 0)
+        return metrics(shared_broker).sum("penstock_request_seconds_count", api=api)
 
     before = count("Produce")
     await produce(shared_broker, topic, [b"x"])
@@ -241,6 +239,44 @@ async def test_metrics_time_every_api_and_count_its_errors(shared_broker: Broker
     )
 
 
+async def test_what_short_lived_readers_took_by_push_is_counted_for_the_topic(
+    shared_broker: BrokerProcess,
+) -> None:
+    topic = await new_topic(shared_broker)
+    subscription = subscribe(shared_broker.address, {topic: None})
+    (place,) = subscription.places
+    cursors = CursorFile(subscription.directory, "brief")
+
+    def pushed() -> float:
+        return metric(shared_broker, "penstock_topic_records_out_total", topic=topic, way="push")
+
+    def read(records: int) -> None:
+        """As a task does that is over before the broker could look at it."""
+        slot = cursors.take_slot(place.topic_id, 0, 0)
+        slot.finish(records, records, 50 * records)
+        slot.free()
+
+    try:
+        read(40)
+        eventually(lambda: pushed() == 40)
+        read(2)
+        eventually(lambda: pushed() == 42)
+    finally:
+        cursors.close()
+    assert pushed() == 42
+    assert metric(shared_broker, "penstock_topic_bytes_out_total", topic=topic, way="push") == 42 * 50
+
+
+def test_a_single_node_leads_everything_and_lacks_nobody(shared_broker: BrokerProcess) -> None:
+    found = metrics(shared_broker)
+    assert found.of("penstock_partitions", role="leader") == found.sum("penstock_topic_partitions") > 0
+    assert found.of("penstock_partitions", role="backup") == 0
+    assert found.of("penstock_under_replicated_partitions") == 0
+    assert found.of("penstock_leaderless_partitions") == 0
+    assert found.of("penstock_metadata_reachable") == 1
+    assert found.of("penstock_elections_total", cause="failover") == 0
+
+
 def test_metrics_tell_memory_disk_and_the_process(shared_broker: BrokerProcess) -> None:
     found = {name: value for (name, labels), value in metrics(shared_broker).items() if not labels}
     assert found["penstock_memory_budget_bytes"] == 256 << 20
@@ -251,6 +287,8 @@ def test_metrics_tell_memory_disk_and_the_process(shared_broker: BrokerProcess) 
     assert found["penstock_ready"] == 1
     assert found["process_cpu_seconds_total"] > 0
     assert found["process_resident_memory_bytes"] > 0
+    assert 0 < found["penstock_memory_held_bytes"] <= found["penstock_memory_pool_bytes"]
+    assert found["penstock_memory_filesystem_free_bytes"] <= found["penstock_memory_filesystem_size_bytes"]
     for name in ("detached", "free", "retiring"):
         assert f"penstock_memory_{name}_bytes" in found
     for name in ("penstock_memory_evictions_total", "penstock_connections", "penstock_readers"):
@@ -291,9 +329,11 @@ def test_labels_that_clients_choose_are_bounded_and_the_worst_are_shown() -> Non
     catalog: Any = SimpleNamespace(by_id={b"t" * 16: served})
     totals = ReaderTotals()
     for at in range(MAX_SERIES + 50):
-        slots.append(ReaderSlot(f"{at}", f"label {at}", b"t" * 16, 0, SlotState.PUSH, -1, at, 10, 100, 0, 0))
+        slots.append(
+            ReaderSlot(f"{at}", f"label {at}", 0, b"t" * 16, 0, SlotState.PUSH, -1, at, 10, 100, 0, 0)
+        )
     totals.observe(slots, catalog)
-    shown, _, omitted = reader_lag(slots, catalog)
+    shown, _, omitted, _ = reader_lag(slots, catalog)
     assert len(shown.samples) == MAX_SERIES
     assert shown.samples[0].labels["reader"] == "label 0"
     assert omitted.samples[0].value == 50

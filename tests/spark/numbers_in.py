@@ -23,6 +23,10 @@ class Numbers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No more; whatever was sent is acknowledged by then."""
         self._stop.set()
         self._thread.join(60)
 

@@ -1,10 +1,11 @@
-"""A real standalone cluster on this machine: Spark's own master and worker, each a process."""
+"""A real standalone cluster on this machine: Spark's own master and workers, each a process."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -18,10 +19,13 @@ EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
 class StandaloneCluster:
-    """One master and one worker with two cores; the worker starts executors, and starts them again."""
+    """A master, and a worker for each of some addresses of this machine; workers start executors, and start
+    them again. An executor's working directory lies in its worker's, which is named after the address."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hosts: Sequence[str] = ("127.0.0.1",), cores: int = 2) -> None:
         self._directory = directory
+        self._hosts = hosts
+        self._cores = cores
         self._port = free_port()
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -31,12 +35,16 @@ class StandaloneCluster:
 
     def __enter__(self) -> Self:
         self._directory.mkdir(parents=True)
-        here = ("--host", "127.0.0.1", "--webui-port", "0")
-        log = self._start("master", "org.apache.spark.deploy.master.Master", *here, "--port", str(self._port))
-        eventually(lambda: "New state: ALIVE" in log.read_text(), timeout=90, interval=0.3)
-        work = ("--work-dir", str(self._directory / "work"), "--cores", "2", "--memory", "1g")
-        log = self._start("worker", "org.apache.spark.deploy.worker.Worker", *here, *work, self.master)
-        eventually(lambda: "Successfully registered" in log.read_text(), timeout=90, interval=0.3)
+        here = ("--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0")
+        log = self._start("master", "org.apache.spark.deploy.master.Master", *here)
+        eventually(lambda: "New state: ALIVE" in log.read_text(), timeout=90, interval=0.1)
+        size = ("--cores", str(self._cores), "--memory", "1g", "--webui-port", "0")
+        logs = []
+        for host in self._hosts:
+            work = ("--host", host, "--work-dir", str(self._directory / host))
+            logs.append(self._start(host, "org.apache.spark.deploy.worker.Worker", *work, *size, self.master))
+        for log in logs:
+            eventually(lambda: "Successfully registered" in log.read_text(), timeout=90, interval=0.1)  # noqa: B023
         return self
 
     def _start(self, name: str, *command: str) -> Path:
@@ -58,16 +66,17 @@ class StandaloneCluster:
 
     def executors(self) -> list[psutil.Process]:
         found = []
-        for child in psutil.Process(self._processes[-1].pid).children(recursive=True):
-            try:
-                if EXECUTOR in child.cmdline():
-                    found.append(child)
-            except psutil.NoSuchProcess:  # ended meanwhile
-                continue
+        for worker in self._processes[1:]:
+            for child in psutil.Process(worker.pid).children(recursive=True):
+                try:
+                    if EXECUTOR in child.cmdline():
+                        found.append(child)
+                except psutil.NoSuchProcess:  # ended meanwhile
+                    continue
         return found
 
     def __exit__(self, *_: object) -> None:
-        executors = self.executors() if len(self._processes) > 1 else []
+        executors = self.executors()
         for process in reversed(self._processes):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)

@@ -56,6 +56,12 @@ BATCH_OPTIONS: dict[str, Callable[[str], dict[str, Any]]] = {
     "minPartitions": lambda _: {"minPartitions": "7"},
     "maxRecordsPerPartition": lambda _: {"maxRecordsPerPartition": "100"},
     "group": lambda _: {"groupIdPrefix": "mine", "kafka.fetch.min.bytes": "1"},
+    "group id": lambda _: {"kafka.group.id": "mine", "failOnDataLoss": "false"},
+    "patience": lambda _: {
+        "kafkaConsumer.pollTimeoutMs": "20000",
+        "fetchOffset.numRetries": "2",
+        "fetchOffset.retryIntervalMs": "5",
+    },
 }
 
 
@@ -67,6 +73,19 @@ def test_batch_gives_the_same_rows(
     theirs, ours = both(spark, mode, topic.options(**options(topic.name)))
     assert ours.schema == theirs.schema
     assert plain(ours.collect()) == plain(theirs.collect())
+    if "minPartitions" in options(topic.name):
+        assert ours.rdd.getNumPartitions() == theirs.rdd.getNumPartitions()
+
+
+def test_several_topics_give_the_same_rows(
+    spark: SparkSession, kafka_source: str, topic: Topic, new_topic: Callable[..., Topic]
+) -> None:
+    second = new_topic(1)
+    second.fill(20)
+    theirs, ours = both(spark, "auto", topic.options(subscribe=f"{topic.name},{second.name}"))
+    rows = plain(ours.collect())
+    assert len(rows) == 920
+    assert rows == plain(theirs.collect())
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -106,9 +125,16 @@ def run_stream(
     return plain(got), [json.loads(end) if isinstance(end, str) else end for end in ends]
 
 
-STREAM_OPTIONS: dict[str, dict[str, str]] = {
+STREAM_OPTIONS: dict[str, dict[str, Any]] = {
     "earliest": {"startingOffsets": "earliest"},
-    "timestamp": {"startingTimestamp": str(START + 333)},
+    "latest": {},
+    "offsets": {"startingOffsets": {"TOPIC": {"0": 7, "1": -2, "2": -1}}, "failOnDataLoss": "false"},
+    "assign": {"subscribe": None, "assign": {"TOPIC": [1]}, "startingOffsets": {"TOPIC": {"1": 100}}},
+    "pattern": {"subscribe": None, "subscribePattern": "TOPIC", "startingTimestamp": str(START + 333)},
+    "timestamps": {
+        "startingOffsetsByTimestamp": {"TOPIC": {"0": START + 10, "1": START + 400, "2": START + 10**9}},
+        "startingOffsetsByTimestampStrategy": "latest",
+    },
     "max": {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "250"},
     "min and max": {
         "startingOffsets": "earliest",
@@ -116,16 +142,22 @@ STREAM_OPTIONS: dict[str, dict[str, str]] = {
         "maxOffsetsPerTrigger": "301",
         "maxTriggerDelay": "1s",
     },
-    "headers": {"startingOffsets": "earliest", "includeHeaders": "true", "minPartitions": "5"},
+    "headers": {
+        "startingOffsets": "earliest",
+        "includeHeaders": "true",
+        "minPartitions": "5",
+        "maxRecordsPerPartition": "70",
+        "groupIdPrefix": "mine",
+    },
 }
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("options", STREAM_OPTIONS.values(), ids=STREAM_OPTIONS.keys())
 def test_a_stream_gives_the_same_rows_and_offsets(
-    spark: SparkSession, kafka_source: str, topic: Topic, tmp_path: Path, mode: str, options: dict[str, str]
+    spark: SparkSession, kafka_source: str, topic: Topic, tmp_path: Path, mode: str, options: dict[str, Any]
 ) -> None:
-    asked = topic.options(**options)
+    asked = {name: value.replace("TOPIC", topic.name) for name, value in topic.options(**options).items()}
     theirs = run_stream(spark, "kafka", asked, tmp_path / "kafka")
     ours = run_stream(spark, "penstock", {**asked, "mode": mode}, tmp_path / "penstock")
     assert ours == theirs

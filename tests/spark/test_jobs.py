@@ -7,15 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from standalone import SPARK_HOME, StandaloneCluster
 from topics import Topic
 
 from harness import eventually
+from penstock.spark import jar_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,12 +25,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 JOBS = Path(__file__).parents[2] / "spark-jobs"
-NAMES = ["count", "filter", "word_count", "windowed_word_count", "route", "stateful", "replay"]
+NAMES = ["count", "filter", "word_count", "windowed_word_count", "route", "stateful", "replay", "archive"]
 
 
-def run(name: str, *arguments: str) -> str:
-    command = [sys.executable, str(JOBS / f"{name}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+def run(name: str, *arguments: str, launcher: Sequence[str] = (sys.executable,)) -> str:
+    command = [*launcher, str(JOBS / f"{name}.py"), *arguments]
+    # What spark-submit starts as "python3" is this Python.
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -44,6 +48,26 @@ def test_count_counts(new_topic: Callable[..., Topic]) -> None:
     topic = new_topic(2)
     topic.fill(1000)
     out = run("count", "--servers", topic.servers, "--topic", topic.name, "--once", "--master", "local[2]")
+    assert out.count("|  500|") == 2
+
+
+def test_a_job_runs_by_spark_submit_on_a_standalone_cluster(
+    new_topic: Callable[..., Topic], tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    topic.fill(1000)
+    submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--jars", str(jar_path())]
+    with StandaloneCluster(tmp_path / "cluster") as cluster:
+        here = ("--master", cluster.master, "--conf", "spark.executor.memory=512m")
+        at = ("--servers", topic.servers, "--topic", topic.name)
+        out = run("count", *at, "--once", "--mode", "push", launcher=(*submit, *here))
+    assert out.count("|  500|") == 2
+
+
+def test_a_job_runs_with_sparks_own_source(kafka_source: str, new_topic: Callable[..., Topic]) -> None:
+    topic = new_topic(2)
+    topic.fill(1000)
+    out = run("count", *once(topic), "--source", "kafka")
     assert out.count("|  500|") == 2
 
 
@@ -68,12 +92,24 @@ def test_filter_passes_on_what_has_the_word(new_topic: Callable[..., Topic]) -> 
 def test_words_are_counted(new_topic: Callable[..., Topic], name: str) -> None:
     topic = new_topic(2)
     producer = Producer({"bootstrap.servers": topic.servers})
-    for line in ("to be or not to be", "that is the question"):
+    for line in ("to be or", "not to be"):  # few words: the console shows 20 rows, windows of 5 times each
         producer.produce(topic.name, line, timestamp=1_900_000_000_000)
     assert producer.flush(30) == 0
     rows = [line.split("|") for line in run(name, *once(topic)).splitlines() if line.count("|") > 2]
     counts = {(cells[-3].strip(), cells[-2].strip()) for cells in rows}
-    assert {("to", "2"), ("be", "2"), ("question", "1")} <= counts
+    assert {("to", "2"), ("be", "2"), ("or", "1"), ("not", "1")} <= counts
+
+
+def test_an_archive_has_every_record_once(
+    new_topic: Callable[..., Topic], spark: SparkSession, tmp_path: Path
+) -> None:
+    topic = new_topic(2)
+    folders = ("--output", str(tmp_path / "archive"), "--checkpoint", str(tmp_path / "checkpoint"))
+    for first in (0, 100):
+        topic.fill(100, first=first)
+        run("archive", *once(topic), *folders)
+    kept = [(row.partition, row.offset) for row in spark.read.json(str(tmp_path / "archive")).collect()]
+    assert sorted(kept) == [(partition, offset) for partition in (0, 1) for offset in range(100)]
 
 
 def once(topic: Topic) -> tuple[str, ...]:

@@ -65,10 +65,37 @@ def test_push_reads_what_was_written_and_fetches_nothing(spark: SparkSession, ti
 
 
 def test_a_count_decodes_no_record(spark: SparkSession, tiny: TinyBroker) -> None:
-    """The records are garbage, only the headers are true: a count must not notice."""
+    """The records are garbage, only the headers are true: a count must not notice. Nor do the bounds."""
     good = batch(0, [b"x" * 100] * 50)
     tiny.partitions[0].append(good[:61] + b"\xff" * (len(good) - 61))
-    assert read(spark, tiny, "push").count() == 50
+    rows = read(spark, tiny, "push")
+    assert rows.count() == 50
+    assert tuple(rows.selectExpr("min(offset)", "max(offset)", "max(partition)").first() or ()) == (0, 49, 0)
+    # Counted by an operator of Spark's over the columns, as in a stream.
+    assert rows.repartition(1).selectExpr("1 as one").groupBy("one").count().collect() == [(1, 50)]
+
+
+@pytest.mark.parametrize(
+    ("where", "stamped", "expected"),
+    [
+        ("timestamp >= timestamp_millis({time} + 1000)", False, 50),
+        ("timestamp = timestamp_millis({time} + 1000)", False, 1),
+        ("timestamp < timestamp_millis({time})", True, 0),
+    ],
+)
+def test_a_batch_whose_header_rules_it_out_is_not_decoded(
+    spark: SparkSession, tiny: TinyBroker, where: str, stamped: bool, expected: int
+) -> None:
+    """Its records are garbage. Of the least time a header says nothing, unless the broker stamped it."""
+    time = 1_700_000_000_000
+    early = bytearray(batch(0, [b"x" * 100] * 50, timestamp=time))
+    if stamped:
+        early[22] |= 0x08
+    tiny.partitions[0].append(bytes(early[:61]) + b"\xff" * (len(early) - 61))
+    if not stamped:
+        tiny.partitions[0].append(batch(50, [b"y"] * 50, timestamp=time + 1000))
+    rows = read(spark, tiny, "push").where(where.format(time=time)).select("value", "timestamp")
+    assert len(rows.collect()) == expected
 
 
 @pytest.mark.parametrize("mode", ["push", "pull"])
@@ -101,6 +128,8 @@ def test_control_batches_and_gaps_are_skipped(spark: SparkSession, tiny: TinyBro
     for mode in ("push", "pull"):
         rows = read(spark, tiny, mode).orderBy("offset").collect()
         assert [(row.offset, bytes(row.value)) for row in rows] == [(0, b"a"), (1, b"b"), (1000, b"c")]
+        figures = read(spark, tiny, mode).selectExpr("count(*)", "min(offset)", "max(offset)").first()
+        assert tuple(figures or ()) == (3, 0, 1000)
 
 
 def test_a_range_that_ends_in_a_gap_comes_to_an_end(spark: SparkSession, tiny: TinyBroker) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
 from prometheus_client import CollectorRegistry
 from topics import Topic, now_ms
 
 from harness import BrokerProcess, eventually
+from penstock.spark.latency import observe_latency
 from penstock.spark.listener import ProgressExporter
 
 if TYPE_CHECKING:
@@ -148,9 +148,7 @@ def test_new_partitions_join_a_running_query(
     query = writer.option("checkpointLocation", str(tmp_path)).start()
     try:
         eventually(lambda: len(got) == 10, timeout=60)
-        admin = AdminClient({"bootstrap.servers": topic.servers})
-        admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result(30)
-        topic.partitions = 3
+        topic.add_partitions(3)
         topic.fill(9)
         eventually(lambda: len(got) == 19, timeout=60)
     finally:
@@ -186,7 +184,7 @@ def test_prometheus_hears_of_a_query(spark: SparkSession, topic: Topic, tmp_path
     spark.streams.addListener(exporter)
     try:
         source = spark.readStream.format("penstock").options(**topic.options(startingOffsets="earliest"))
-        writer = source.load().writeStream.format("noop").queryName("told")
+        writer = observe_latency(source.load()).writeStream.format("noop").queryName("told")
         query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
 
@@ -195,8 +193,13 @@ def test_prometheus_hears_of_a_query(spark: SparkSession, topic: Topic, tmp_path
 
         eventually(lambda: figure("running") == 0, timeout=30)
         assert figure("rows_total") == RECORDS
-        assert figure("read_records", way="push") == RECORDS
+        assert figure("read_records_total", way="push") == RECORDS
+        assert figure("read_records_total", way="pull") == 0
         assert figure("offsets_behind_latest", statistic="max") == 0
-        assert figure("change_overs") == 0
+        assert figure("change_overs_total") == 0
+        assert figure("batch_seconds", phase="triggerExecution") is not None
+        quantiles = [figure("latency_seconds", quantile=each) for each in ("0.5", "0.99", "1")]
+        assert None not in quantiles
+        assert 0 < quantiles[0] <= quantiles[1] <= quantiles[2] < 600  # type: ignore[operator]
     finally:
         spark.streams.removeListener(exporter)

@@ -213,7 +213,8 @@ class TinyBroker:
         for i in range(count):
             number, stamp = struct.unpack_from(">iq", body, at + 4 + 12 * i)
             partition = self.partitions[number]
-            offset = partition.log_start if stamp == -2 else partition.end
+            # It has no index of time: any time may be the first record's.
+            offset = partition.end if stamp == -1 else partition.log_start
             out += struct.pack(">ihqq", number, 0, -1, offset)
         return out
 

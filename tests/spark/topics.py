@@ -7,22 +7,44 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 
 class Topic:
     def __init__(
-        self, servers: str, name: str, partitions: int, config: dict[str, str] | None = None
+        self,
+        servers: str,
+        name: str,
+        partitions: int,
+        config: dict[str, str] | None = None,
+        replication: int = 1,
     ) -> None:
         self.servers, self.name, self.partitions = servers, name, partitions
+        self._replication = replication
         # A client that has gone takes its futures with it.
         self._admin = AdminClient({"bootstrap.servers": servers})
-        settings = {key.replace("_", "."): value for key, value in (config or {}).items()}
-        self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        self._settings = {key.replace("_", "."): value for key, value in (config or {}).items()}
+        self._create()
+
+    def _create(self) -> None:
+        wanted = NewTopic(self.name, self.partitions, self._replication, config=self._settings)
+        self._admin.create_topics([wanted])[self.name].result(30)
+
+    def add_partitions(self, total: int) -> None:
+        self._admin.create_partitions([NewPartitions(self.name, total)])[self.name].result(30)
+        self.partitions = total
+
+    def delete_records(self, partition: int, before: int) -> None:
+        place = TopicPartition(self.name, partition, before)
+        self._admin.delete_records([place])[place].result(30)
 
     def delete(self) -> None:
         self._admin.delete_topics([self.name])[self.name].result(30)
+
+    def make_again(self) -> None:
+        self.delete()
+        self._create()
 
     def fill(
         self,
@@ -54,6 +76,12 @@ class Topic:
         assert producer.flush(60) == 0
         assert not failed, failed[0]
         return list(range(first, first + count))
+
+    def ends(self) -> dict[int, int]:
+        """The offset behind each partition's last record."""
+        asked = {TopicPartition(self.name, each): OffsetSpec.latest() for each in range(self.partitions)}
+        found = self._admin.list_offsets(asked)
+        return {place.partition: future.result(30).offset for place, future in found.items()}
 
     def options(self, **more: Any) -> dict[str, str]:
         """Source options; None takes one away, a dict becomes JSON."""

@@ -47,7 +47,12 @@ def test_more_cost_is_slower_and_more_rate_is_faster() -> None:
 
 
 def test_less_rate_is_slower() -> None:
-    assert changes(result([1], [100]), result([1], [50]))["rate"] is Change.SLOWER
+    old, new = result([1, 1, 1], [100, 101, 99]), result([1, 1, 1], [50, 51, 49])
+    assert changes(old, new)["rate"] is Change.SLOWER
+
+
+def test_one_sample_says_nothing_about_noise() -> None:
+    assert changes(result([1], [100]), result([1], [50]))["rate"] is Change.UNKNOWN
 
 
 def test_what_only_one_of_them_has_is_not_compared() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -33,11 +34,11 @@ def registry(tmp_path: Path) -> ReaderRegistry:
     return ReaderRegistry(tmp_path)
 
 
-@pytest.fixture
-def child(tmp_path: Path, registry: ReaderRegistry) -> Iterator[subprocess.Popen[str]]:
+@contextlib.contextmanager
+def _reader(directory: Path) -> Iterator[subprocess.Popen[str]]:
     """A reader in a process of its own, with a segment pinned."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _READER, str(tmp_path)],
+        [sys.executable, "-c", _READER, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -47,6 +48,12 @@ def child(tmp_path: Path, registry: ReaderRegistry) -> Iterator[subprocess.Popen
     yield process
     process.kill()
     process.communicate()
+
+
+@pytest.fixture
+def child(tmp_path: Path, registry: ReaderRegistry) -> Iterator[subprocess.Popen[str]]:
+    with _reader(tmp_path) as process:
+        yield process
 
 
 def _cursors(directory: Path) -> list[Path]:
@@ -116,3 +123,20 @@ def test_a_reader_that_shrinks_its_file_harms_itself_only(
     (path,) = _cursors(tmp_path)
     os.truncate(path, 10)
     assert registry.pins() == set()
+
+
+def test_a_reader_writes_only_where_the_cursors_are(tmp_path: Path) -> None:
+    log, cursors = tmp_path / "log", tmp_path / "cursors"
+    log.mkdir()
+    ReaderRegistry(log)  # an earlier life, with the cursors inside
+    registry = ReaderRegistry(log, cursors)
+    with _reader(log) as process:
+        registry.refresh()
+        assert registry.pins() == {(TOPIC_ID, 3, 64)}
+        assert len(list(cursors.iterdir())) == 1
+        assert [path.name for path in log.iterdir()] == [layout.CURSOR_DIR]
+        assert process.poll() is None
+    registry.refresh()
+    assert len(registry) == 0
+    ReaderRegistry(log)
+    assert not (log / layout.CURSOR_DIR).is_symlink()

@@ -14,6 +14,8 @@ class Change(StrEnum):
     SLOWER = "slower"
     FASTER = "faster"
     SAME = "same"
+    UNKNOWN = "one sample"
+    """Nothing says how much of the difference is noise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,8 @@ def compare(old: Result, new: Result, tolerance: float) -> list[Difference]:
         for (variant, contender), values in new.by_key(metric.name).items():
             compared = ratio(values, before.get((variant, contender), []))
             if compared is not None:
-                change = _change(compared, metric.better, tolerance)
+                known = min(len(values), len(before[variant, contender])) > 1
+                change = _change(compared, metric.better, tolerance) if known else Change.UNKNOWN
                 found.append(Difference(variant, contender, metric.name, compared, change))
     return found
 

@@ -64,6 +64,26 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture of the result: bars by variant, or lines along one of its labels. Written beside it."""
+
+    metrics: tuple[str, ...]
+    """A row of panels each. For a distribution: the beginning of the names of its quantiles' figures."""
+    along: str | None = None
+    """The label on the horizontal axis; bars without one."""
+    panels: str | None = None
+    """The label that gets a column of panels for each of its values."""
+    within: Variant = field(default_factory=dict)
+    """Only variants with these labels."""
+    name: str = ""
+    """What tells it from the experiment's other plots, in its file's name."""
+    title: str = ""
+    logarithmic: bool = False
+    distribution: bool = False
+    """Cumulative distributions, from detail figures called METRIC_at_QUANTILE."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     seconds: float
     repeat: int
@@ -90,8 +110,12 @@ class Experiment(ABC):
     baseline: ClassVar[str | None] = None
     """The contender that the others' figures are divided by."""
     goals: ClassVar[tuple[Goal, ...]] = ()
+    plots: ClassVar[tuple[Plot, ...]] = ()
+    """Without any, each metric is drawn as bars."""
     seconds: ClassVar[float] = 8.0
     repeat: ClassVar[int] = 3
+    in_quick_run: ClassVar[bool] = True
+    """Whether `penstock bench all --quick` has it: not if another one takes the same ways."""
     quick_seconds: ClassVar[float] = 2.0
     quick_repeat: ClassVar[int] = 2
 

@@ -97,16 +97,19 @@ def new_cluster_id() -> str:
             return text
 
 
-def settings(port: int, controller_port: int, logs: Path) -> str:
-    """One process that is broker and controller. Threads and buffers are Kafka's defaults; retention is
-    looked at every second, so that the log stays as small as the topic says."""
+def settings(port: int, controller_port: int, logs: Path, *, node: int = 1) -> str:
+    """Node 1 is broker and controller, the others are brokers. Threads and buffers are Kafka's defaults;
+    retention is looked at every second, so that the log stays as small as the topic says."""
+    controls = node == 1
+    listeners = f"PLAINTEXT://127.0.0.1:{port}"
     return "\n".join(
         (
-            "process.roles=broker,controller",
-            "node.id=1",
+            f"process.roles={'broker,controller' if controls else 'broker'}",
+            f"node.id={node}",
             f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
-            f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}",
+            f"listeners={listeners}{f',CONTROLLER://127.0.0.1:{controller_port}' if controls else ''}",
+            f"advertised.listeners={listeners}",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names=CONTROLLER",
             f"log.dirs={logs}",
             "offsets.topic.replication.factor=1",

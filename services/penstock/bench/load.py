@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
 
 from penstock.bench.experiment import Figures
-from penstock.bench.rig import PENSTOCK
+from penstock.bench.rig import PENSTOCK, Child
 from penstock.bench.servers import Server
 
 _GRACE = 60.0
@@ -18,16 +19,33 @@ class Load(NamedTuple):
     producers: int = 2
     pipeline: int = 1
     rate: float = 0.0
+    record: int = 100
+    acks: str = "1"
+    text: str | None = None
+    """Words instead of filler: of a file, or made up if this is empty."""
 
 
-def run_load(server: Server, load: Load, seconds: float) -> Any:
-    """Produce for a while; the report of `penstock load --json`."""
+def start_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Child:
+    """Producers that run for a while; `penstock load --json` prints their report at its end."""
+    words = [] if load.text is None else ["--text-file", load.text] if load.text else ["--text"]
     command = [
         *(*PENSTOCK, "load", "--json", "-b", server.address, "-t", load.topic, "-p", str(load.partitions)),
         *("--chunk", load.chunk, "-n", str(load.producers), "--pipeline", str(load.pipeline)),
-        *("--rate", str(load.rate), "-s", str(seconds)),
+        *("--rate", str(load.rate), "-s", str(seconds), "--record", str(load.record), "--acks", load.acks),
+        *words,
     ]
-    return server.rig.run_json("load", command, seconds + _GRACE)
+    return server.rig.spawn("load", command, server=False, cpus=cpus)
+
+
+def load_report(running: Child, seconds: float) -> Any:
+    """Wait for the end of a load; its report."""
+    printed = running.finish(seconds + _GRACE)
+    return json.loads(printed[printed.index("{") :])
+
+
+def run_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Any:
+    """Produce for a while; the report of `penstock load --json`."""
+    return load_report(start_load(server, load, seconds, cpus), seconds)
 
 
 def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> int:
@@ -38,11 +56,11 @@ def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> i
     return written
 
 
-def measured_load(server: Server, load: Load, seconds: float) -> Figures:
+def measured_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Figures:
     """Produce for a while and say what it cost the broker."""
-    before = server.process.cpu_seconds()
-    report = run_load(server, load, seconds)
-    spent = server.process.cpu_seconds() - before
+    before = server.cpu_seconds()
+    report = run_load(server, load, seconds, cpus)
+    spent = server.cpu_seconds() - before
     return {
         "records_per_second": report["records_per_second"],
         "megabytes_per_second": report["megabytes_per_second"],

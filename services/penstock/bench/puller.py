@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.wire import batch
@@ -41,19 +41,29 @@ class Pulled(NamedTuple):
 class _Half:
     """The partitions of one request, and where each is."""
 
-    def __init__(self, partitions: Sequence[int]) -> None:
-        self.offsets = dict.fromkeys(partitions, 0)
+    def __init__(self, partitions: Sequence[int], offsets: Mapping[int, int]) -> None:
+        self.offsets = {partition: offsets[partition] for partition in partitions}
 
 
 class Puller:
-    """Reads a topic from its beginning, round and round. The log must begin at offset 0."""
+    """Reads partitions of one broker from given offsets on; `again`: from offset 0 after their end."""
 
-    def __init__(self, address: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        fetch: int = PARTITION_BYTES,
+        *,
+        again: bool = True,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), 30)
         self._topic = topic.encode()
-        everything = range(partitions)
-        self._halves = [_Half(part) for part in (everything[::2], everything[1::2]) if part]
+        self._fetch = fetch
+        self._again = again
+        everything = list(offsets)
+        self._halves = [_Half(part, offsets) for part in (everything[::2], everything[1::2]) if part]
         self._buffer = bytearray(RESPONSE_BYTES * 2)
         self._view = memoryview(self._buffer)
         for half in self._halves:
@@ -81,7 +91,7 @@ class Puller:
         frame += _LIMITS.pack(-1, _MAX_WAIT_MS, 1, RESPONSE_BYTES, _ISOLATION_ALL, 0, -1)
         frame += _INT.pack(1) + _SHORT.pack(len(self._topic)) + self._topic + _INT.pack(len(half.offsets))
         for partition, offset in half.offsets.items():
-            frame += _PARTITION.pack(partition, -1, offset, -1, PARTITION_BYTES)
+            frame += _PARTITION.pack(partition, -1, offset, -1, self._fetch)
         frame += _INT.pack(0) + _SHORT.pack(0)
         self._socket.sendall(_INT.pack(len(frame)) + frame)
 
@@ -113,7 +123,7 @@ class Puller:
             after = _next_offset(buffer, at, at + length, before)
             records += after - before
             size += length
-            half.offsets[partition] = after if after < high_watermark else 0
+            half.offsets[partition] = 0 if self._again and after >= high_watermark else after
             at += length
         return Pulled(records, size)
 

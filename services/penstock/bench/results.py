@@ -67,6 +67,8 @@ class Result:
     commit: str | None = None
     missing: dict[str, str] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    """Samples that came to nothing, each with the reason."""
 
     def by_key(self, metric: str) -> dict[Key, list[float]]:
         found: dict[Key, list[float]] = {}
@@ -125,6 +127,7 @@ class Result:
             "baseline": self.baseline,
             "metrics": {m.name: {"unit": m.unit, "better": m.better.value} for m in self.metrics},
             "missing": self.missing,
+            "failures": self.failures,
             "medians": [
                 {"variant": variant, "contender": contender, **figures}
                 for (variant, contender), figures in self.medians().items()
@@ -178,6 +181,7 @@ def read(path: Path) -> Result:
             versions=found["versions"],
             commit=found["commit"],
             missing=found["missing"],
+            failures=found.get("failures", []),
             samples=[
                 Sample(
                     entry["contender"],

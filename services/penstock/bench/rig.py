@@ -76,7 +76,7 @@ class Child:
             self.started = time.perf_counter()
             # A session of its own: Ctrl-C is for the runner, which then ends its children in order.
             self._process = subprocess.Popen(
-                command,
+                [*_DIES_WITH_US, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -170,6 +170,14 @@ class Rig:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
 
+    def roles(self) -> tuple[frozenset[int], frozenset[int]]:
+        """CPUs for producers and for consumers beside a server: consumers never on the server's; producers
+        on one of their own if there are three, else on the server's."""
+        cpus = sorted(self.server_cpus | self.load_cpus)
+        if not self.pinned:
+            return frozenset(cpus), frozenset(cpus)
+        return frozenset(cpus[1:2] if len(cpus) > 2 else cpus[:1]), frozenset(cpus[2:] or cpus[1:])
+
     def directory(self, name: str, *, in_memory: bool = False) -> Path:
         """A new directory: on disk, or on tmpfs."""
         parent = "/dev/shm" if in_memory and Path("/dev/shm").is_dir() else None
@@ -177,8 +185,11 @@ class Rig:
         self._directories.append(made)
         return made
 
-    def spawn(self, name: str, command: Sequence[str], *, server: bool) -> Child:
-        cpus = self.server_cpus if server else self.load_cpus
+    def spawn(
+        self, name: str, command: Sequence[str], *, server: bool, cpus: frozenset[int] | None = None
+    ) -> Child:
+        """On the servers' or the load's CPUs, unless others are given."""
+        cpus = cpus or (self.server_cpus if server else self.load_cpus)
         child = Child(name, command, cpus, self._disk / f"{name}.log")
         self._children.append(child)
         return child

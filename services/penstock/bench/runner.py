@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.bench import results
 from penstock.bench.experiment import CannotStart, Experiment, Options, Variant
 from penstock.bench.results import Result, Sample
-from penstock.bench.rig import Rig
+from penstock.bench.rig import ProcessFailed, Rig
 
 
 class Step(NamedTuple):
@@ -78,7 +78,7 @@ class _Run:
             try:
                 self._experiment.start(contender)
                 self._contenders.append(contender)
-            except CannotStart as error:
+            except (CannotStart, ProcessFailed) as error:
                 self._result.missing[contender] = str(error)
         self._result.write(self._path)
         rounds = range(self._experiment.options.repeat)
@@ -87,7 +87,7 @@ class _Run:
         for variant, number in itertools.product(variants, rounds):
             shift = number % max(len(self._contenders), 1)
             for contender in self._contenders[shift:] + self._contenders[:shift]:
-                self._sample(contender, variant, number)
+                self._try_sample(contender, variant, number)
 
     def _sample(self, contender: str, variant: Variant, number: int) -> None:
         pair = (contender, results.label(variant))
@@ -97,6 +97,13 @@ class _Run:
             self._warm.add(pair)
         figures = self._experiment.measure(contender, variant)
         self._result.samples.append(Sample(contender, variant, number, figures))
+
+    def _try_sample(self, contender: str, variant: Variant, number: int) -> None:
+        """One that fails is told, never counted; the others are still worth their time."""
+        try:
+            self._sample(contender, variant, number)
+        except (ProcessFailed, RuntimeError) as error:
+            self._result.failures.append(f"{results.label(variant)} {contender}, round {number}: {error}")
         self._result.write(self._path)
         self._done += 1
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock import __version__
@@ -35,19 +34,36 @@ class Server(ABC):
     @abstractmethod
     def start(self) -> None: ...
 
-    def create_topic(self, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
+    @property
+    def processes(self) -> tuple[Child, ...]:
+        """All that the broker consists of; its replicas too."""
+        return (self.process,)
+
+    def cpu_seconds(self) -> float:
+        return sum(process.cpu_seconds() for process in self.processes)
+
+    def create_topic(
+        self, topic: str, partitions: int, configs: Mapping[str, str], replication: int = -1
+    ) -> None:
         settings = [part for pair in configs.items() for part in ("-c", "=".join(pair))]
-        command = [*PENSTOCK, "topic", "create", topic, "-p", str(partitions), "-b", self.address, *settings]
-        self.rig.run("topic", command)
+        command = [*PENSTOCK, "topic", "create", topic, "-p", str(partitions), "-b", self.address]
+        self.rig.run("topic", [*command, "--replication", str(replication), *settings])
+
+    def delete_topic(self, topic: str) -> None:
+        self.rig.run("topic", [*PENSTOCK, "topic", "delete", topic, "-b", self.address])
 
 
 class PenstockServer(Server):
     name = "penstock"
     version = __version__
 
-    def __init__(self, rig: Rig, memory: int) -> None:
+    def __init__(
+        self, rig: Rig, memory: int, options: Sequence[str] = (), cpus: frozenset[int] | None = None
+    ) -> None:
         super().__init__(rig)
+        self._cpus = cpus
         self.memory = memory
+        self._options = options
         self.data = rig.directory("data")
         self.shm = rig.directory("shm", in_memory=True)
         self._http = free_port()
@@ -60,8 +76,10 @@ class PenstockServer(Server):
                 *(*PENSTOCK, "broker", "--listen", self.address, "--http", f"127.0.0.1:{self._http}"),
                 *("--data-dir", str(self.data), "--shm-dir", str(self.shm), "--memory", str(self.memory)),
                 *("--log-level", "warning"),
+                *self._options,
             ],
             server=True,
+            cpus=self._cpus,
         )
         return self.process
 
@@ -73,26 +91,31 @@ class PenstockServer(Server):
 
 
 class KafkaServer(Server):
-    """KRaft, one process, its log on tmpfs as ours is."""
+    """KRaft, one process a node, its log on tmpfs as ours is."""
 
     name = "kafka"
     version = kafka.VERSION
 
+    def __init__(self, rig: Rig, controller: KafkaServer | None = None, node: int = 1) -> None:
+        super().__init__(rig)
+        self._node = node
+        self.controller_port: int = controller.controller_port if controller else free_port()
+        self.cluster_id: str = controller.cluster_id if controller else kafka.new_cluster_id()
+
     def start(self) -> None:
         directory = self.rig.directory("kafka", in_memory=True)
         settings = directory / "server.properties"
-        settings.write_text(kafka.settings(self.port, free_port(), directory / "logs"))
+        settings.write_text(
+            kafka.settings(self.port, self.controller_port, directory / "logs", node=self._node)
+        )
         try:
-            self._format(settings)
+            arguments = ("format", "-t", self.cluster_id, "-c", str(settings))
+            self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
             command = kafka.main("kafka.Kafka", str(settings), options=kafka.JVM)
-            self.process = self.rig.spawn(self.name, command, server=True)
+            self.process = self.rig.spawn(f"{self.name}-{self._node}", command, server=True)
             self._wait()
         except (kafka.NoKafka, ProcessFailed) as error:
             raise CannotStart(str(error)) from None
-
-    def _format(self, settings: Path) -> None:
-        arguments = ("format", "-t", kafka.new_cluster_id(), "-c", str(settings))
-        self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
 
     def _wait(self) -> None:
         """It is up when it says which topics it has; an open port alone is too early."""

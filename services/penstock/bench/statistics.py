@@ -32,3 +32,8 @@ def ratio(these: Sequence[float], those: Sequence[float]) -> Ratio | None:
     tail = (1 - _CONFIDENCE) / 2
     low, high = (resampled[round(share * (_RESAMPLES - 1))] for share in (tail, 1 - tail))
     return Ratio(median(these) / median(those), low, high)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Of values that are in order already: the first that so many are not above."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

@@ -23,6 +23,7 @@ from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
 from penstock.replication.channel import TcpNetwork
+from penstock.replication.replica import Replica
 from penstock.replication.replicator import Patience, Replicator
 from penstock.settings import Settings
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -60,11 +61,14 @@ class ClusterNode:
         )
         self._groups: GroupCoordinator | None = None
         self._registration: Registration | None = None
+        self._has_caught_up = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     # Life
 
-    async def start(self, groups: GroupCoordinator, keeper: ClusterKeeper, address: Address) -> None:
+    async def start(
+        self, groups: GroupCoordinator, keeper: ClusterKeeper, address: Address, external: Address | None
+    ) -> None:
         """Take part: clients can be served as soon as leaders are elected."""
         settings = self._settings
         self._groups = groups
@@ -86,12 +90,34 @@ class ClusterNode:
             settings.rack,
             self._store.incarnation,
             settings.http,
+            "" if external is None else str(external),
         )
         self._registration = Registration(self.metadata, info, settings.lease_seconds)
         await self._registration.start()
         self.directory.listeners.append(_Catalogued(self._catalog, keeper))
         self.replicator.start()
         self._spawn(self._make_offsets_topic(keeper))
+
+    def unready_reason(self) -> str | None:
+        """Why this broker isn't a full member now: out of touch, or, after its start, still catching up.
+
+        Once it has caught up, a replica that falls behind is the leader's affair. Before that, whoever
+        restarts brokers one by one must wait: the next one may hold the only other copy.
+        """
+        if not self.metadata.reachable:
+            return "out of touch with etcd: serving goes on, elections and topics wait"
+        if self._has_caught_up:
+            return None
+        behind = sum(self._is_behind(replica) for replica in self.replicator.replicas.values())
+        self._has_caught_up = not behind
+        return f"catching up: {behind} partitions are not in sync yet" if behind else None
+
+    def _is_behind(self, replica: Replica) -> bool:
+        """It has a leader that lives, and is not in its set (with the storage it has now)."""
+        state = self.directory.state_of(replica.key)
+        if state is None or replica.leadership is not None or state.leader not in self.directory.brokers:
+            return False
+        return not state.has(*replica.member)
 
     async def leave(self) -> None:
         """The first thing of a clean stop: others lead before this broker closes its door."""

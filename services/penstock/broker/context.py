@@ -46,6 +46,8 @@ class BrokerContext:
     rack: str | None
     address: Callable[[], Address]
     """Where clients are told to connect; known once the socket is bound."""
+    spark_host: str | None
+    """What Spark calls this machine, if not by that address."""
     registry: TopicRegistry
     catalog: Catalog
     store: LogStore

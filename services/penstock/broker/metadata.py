@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.context import BrokerContext
+from penstock.broker.context import Address, BrokerContext
 from penstock.broker.groups.journal import partition_for
 from penstock.broker.topics import TopicKeeper
 from penstock.cluster.membership import BrokerInfo
@@ -31,9 +31,11 @@ def api_versions(error: ErrorCode = ErrorCode.none) -> Tree:
 
 
 class MetadataHandlers:
-    def __init__(self, context: BrokerContext, keeper: TopicKeeper) -> None:
+    def __init__(self, context: BrokerContext, keeper: TopicKeeper, external: Address | None = None) -> None:
+        """`external`: where clients of the second door find this broker, and what they are told of all."""
         self._context = context
         self._keeper = keeper
+        self._external = external
 
     async def metadata(self, request: Any, version: int) -> Tree:
         wanted = request.topics
@@ -105,7 +107,7 @@ class MetadataHandlers:
         cluster = self._context.cluster
         if cluster is None:
             return [self._broker()]
-        return [_broker(info) for info in cluster.brokers().values()]
+        return [self._other(info) for info in cluster.brokers().values()]
 
     def _controller(self) -> int:
         cluster = self._context.cluster
@@ -120,18 +122,17 @@ class MetadataHandlers:
                 error, message = ErrorCode.coordinator_not_available, "its partition has no leader yet"
                 broker = {**broker, "node_id": -1, "host": "", "port": -1}
             else:
-                broker = _broker(found)
+                broker = self._other(found)
         return {**broker, "error_code": error, "error_message": message}
 
     def _broker(self) -> Tree:
-        address = self._context.address()
-        return {
-            "node_id": self._context.broker_id,
-            "broker_id": self._context.broker_id,
-            "host": address.host,
-            "port": address.port,
-            "rack": self._context.rack,
-        }
+        address = self._external or self._context.address()
+        return _broker(self._context.broker_id, address, self._context.rack)
+
+    def _other(self, info: BrokerInfo) -> Tree:
+        inside = Address(info.host, info.port)
+        address = Address.parse(info.external) if self._external and info.external else inside
+        return _broker(info.broker_id, address, info.rack)
 
     def find_coordinator(self, request: Any, version: int) -> Tree:
         kind = getattr(request, "key_type", _GROUP)
@@ -158,11 +159,11 @@ class MetadataHandlers:
         }
 
 
-def _broker(info: BrokerInfo) -> Tree:
+def _broker(broker_id: int, address: Address, rack: str | None) -> Tree:
     return {
-        "node_id": info.broker_id,
-        "broker_id": info.broker_id,
-        "host": info.host,
-        "port": info.port,
-        "rack": info.rack,
+        "node_id": broker_id,
+        "broker_id": broker_id,
+        "host": address.host,
+        "port": address.port,
+        "rack": rack,
     }

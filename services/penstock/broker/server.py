@@ -13,6 +13,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import IO, Final, cast
 
@@ -64,7 +65,7 @@ class Broker:
         self.connections: set[Connection] = set()
         self.stats = RequestStats()
         self.catalog = Catalog()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._address: Address | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,12 +79,16 @@ class Broker:
         wanted = Address.parse(settings.listen)
         self._socket = _bind(wanted)
         self.listen_address = Address(wanted.host, self._socket.getsockname()[1])
+        self._external_socket = (
+            _bind(Address.parse(settings.external_listen)) if settings.external_listen else None
+        )
         self.http = HttpServer(settings.http)
         directory = self._open_metadata()
         await self.registry.load()
         self.store = LogStore(
             broker_id=settings.broker_id,
             memory_root=settings.shm_dir,
+            cursors_root=settings.cursors_dir,
             disk_root=settings.data_dir,
             memory_budget=settings.memory,
             retention_seconds=settings.retention_check_seconds,
@@ -97,6 +102,7 @@ class Broker:
             broker_id=settings.broker_id,
             rack=settings.rack,
             address=self.address,
+            spark_host=settings.spark_host,
             registry=self.registry,
             catalog=self.catalog,
             store=self.store,
@@ -124,11 +130,11 @@ class Broker:
         if self.cluster is None:
             await self._serve_all()
         self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
-        self._dispatcher = self._wire_up()
-        await self._listen()
+        external = self._external_address()
+        await self._listen(external)
         if self.cluster is not None:
             assert isinstance(self.keeper, ClusterKeeper)
-            await self.cluster.start(self.groups, self.keeper, self.address())
+            await self.cluster.start(self.groups, self.keeper, self.address(), external)
         self._spawn(self._expire_groups())
         self.ready = self.opened = True
         probes.cancel()
@@ -162,15 +168,12 @@ class Broker:
                 # Its groups are answered NOT_COORDINATOR; all others are served.
                 log.error("group offsets: partition %d can't be loaded: %s", partition, error)
 
-    def _wire_up(self) -> Dispatcher:
-        metadata = MetadataHandlers(self.context, self.keeper)
+    def _wire_up(self, external: Address | None) -> tuple[Dispatcher, Dispatcher]:
+        """What serves the door, and what serves the second one: they differ in the addresses they tell."""
         admin = AdminHandlers(self.context, self.keeper, self._public_settings())
         offsets = OffsetHandlers(self.context)
         groups = self.groups
         handlers: dict[ApiKey, Handler] = {
-            ApiKey.METADATA: metadata.metadata,
-            ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
-            ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
             ApiKey.LIST_OFFSETS: offsets.list_offsets,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
             ApiKey.CREATE_TOPICS: admin.create_topics,
@@ -196,14 +199,36 @@ class Broker:
             ApiKey.DELETE_GROUPS: groups.delete_groups,
         }
         produce = ProduceHandler(self.catalog, self.store, self.stats)
-        return Dispatcher(self.context, produce, self.fetch, handlers, group_handlers)
 
-    async def _listen(self) -> None:
+        def dispatcher(metadata: MetadataHandlers) -> Dispatcher:
+            told: dict[ApiKey, Handler] = {
+                ApiKey.METADATA: metadata.metadata,
+                ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+                ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
+            }
+            return Dispatcher(self.context, produce, self.fetch, handlers | told, group_handlers)
+
+        return (
+            dispatcher(MetadataHandlers(self.context, self.keeper)),
+            dispatcher(MetadataHandlers(self.context, self.keeper, external)),
+        )
+
+    def _external_address(self) -> Address | None:
+        if self._external_socket is None:
+            return None
+        host, port = self._external_socket.getsockname()[:2]
+        told = self.settings.external_advertise
+        return Address(host, port) if told is None else Address.parse(told)
+
+    async def _listen(self, external: Address | None) -> None:
         address = self.listen_address
         port = address.port
         loop = asyncio.get_running_loop()
-        accept = cast(Callable[[], asyncio.BufferedProtocol], self._accept)
-        self._server = await loop.create_server(accept, sock=self._socket, backlog=512)
+        inside, outside = self._wire_up(external)
+        for door, dispatcher in ((self._socket, inside), (self._external_socket, outside)):
+            if door is not None:
+                accept = cast(Callable[[], asyncio.BufferedProtocol], partial(self._accept, dispatcher))
+                self._servers.append(await loop.create_server(accept, sock=door, backlog=512))
         if self.settings.advertise is not None:
             self._address = Address.parse(self.settings.advertise)
         elif address.host in ("0.0.0.0", "::", ""):
@@ -222,21 +247,23 @@ class Broker:
         if not self.ready:
             return f"starting: {self.store.progress}"
         failure = self.store.write_behind.failure
-        return None if failure is None else f"the disk refuses to take the log: {failure}"
+        if failure is not None:
+            return f"the disk refuses to take the log: {failure}"
+        return None if self.cluster is None else self.cluster.unready_reason()
 
     async def stop(self) -> None:
         self._stopping = True
         self.ready = False
         if self.cluster is not None:
             await self.cluster.leave()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in self._tasks:
             task.cancel()
         for connection in list(self.connections):
             connection.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
         self.fetch.close()
         for partition in range(self.offsets_log.partitions):
             self.groups.unload(partition)
@@ -248,9 +275,9 @@ class Broker:
 
     # Connections
 
-    def _accept(self) -> Connection:
+    def _accept(self, dispatcher: Dispatcher) -> Connection:
         return Connection(
-            self._dispatcher,
+            dispatcher,
             self.buffers,
             self.settings.max_request,
             self.connections.add,

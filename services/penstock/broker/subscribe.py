@@ -6,9 +6,12 @@ it comes over the same port and connection as everything else:
     request   {"session": text, "topics": [{"topic": name, "partitions": [index, ...] or absent for all}]}
     response  {"error", "brokerId", "host", "shmDir", "incarnation", "layoutVersion", "heartbeatMs",
                "partitions": [{"topic", "topicId", "partition", "leaderEpoch", "logStartOffset",
-                               "highWatermark", "directory", "error"}]}
+                               "highWatermark", "denseFrom", "bytes", "directory", "error"}]}
 
-A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation.
+From `denseFrom` on every offset has its record, so that offsets alone answer how many there are.
+
+A reader shares this machine's memory exactly if it finds node.ctl in shmDir with this incarnation; `host` is
+only where Spark should look for one that does.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def _answer(context: BrokerContext, wanted: list[tuple[str, list[int] | None]]) 
     return {
         "error": None,
         "brokerId": context.broker_id,
-        "host": context.address().host,
+        "host": context.spark_host or context.address().host,
         "shmDir": str(store.memory_directory),
         "incarnation": store.incarnation,
         "layoutVersion": layout.VERSION,
@@ -81,6 +84,8 @@ def _partition(context: BrokerContext, topic: str, index: int) -> dict[str, Any]
         "leaderEpoch": log.leader_epoch,
         "logStartOffset": log.log_start,
         "highWatermark": log.high_watermark,
+        "denseFrom": max(log.dense_from, log.cleaned_to, log.log_start),
+        "bytes": log.size,
         "directory": str(log.memory_directory),
         "error": None,
     }

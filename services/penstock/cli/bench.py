@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from penstock.cli import benchprint, benchrun
 from penstock.cli.options import AsJson
 from penstock.cli.terminal import fail, print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.bench.experiment import Experiment
-    from penstock.bench.results import Result
-    from penstock.bench.runner import Step, Watch
 
 Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Length of one sample.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", "-r", min=1, help="Samples of each.")]
@@ -37,15 +34,32 @@ class Experiments(TyperGroup):
         return [*super().list_commands(ctx), *experiment.names()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
-            from penstock.bench import experiment
+        return super().get_command(ctx, cmd_name) or _experiment_command(cmd_name)
 
-            if cmd_name in experiment.names():
-                one = typer.Typer(add_completion=False)
-                one.command(cmd_name)(_command(cmd_name, experiment.load(cmd_name)))
-                found = typer.main.get_command(one)
+
+class Figures(TyperGroup):
+    """`penstock bench figure 4` is the experiment figure4."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        from penstock.bench import experiment
+
+        return [name.removeprefix("figure") for name in experiment.names() if name.startswith("figure")]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        found = _experiment_command(f"figure{cmd_name}")
+        if found is not None:
+            found.name = cmd_name
         return found
+
+
+def _experiment_command(name: str) -> Any:
+    from penstock.bench import experiment
+
+    if name not in experiment.names():
+        return None
+    one = typer.Typer(add_completion=False)
+    one.command(name)(_command(name, experiment.load(name)))
+    return typer.main.get_command(one)
 
 
 app = typer.Typer(
@@ -53,6 +67,14 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Measure: each experiment against what it should be measured against, in one run.",
 )
+
+figures = typer.Typer(cls=Figures, no_args_is_help=True, help="Figures 3 to 9 of the paper, by their number.")
+app.add_typer(figures, name="figure")
+
+
+@figures.callback()
+def _figures() -> None:
+    """A group needs one, and this is it."""
 
 
 def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
@@ -67,11 +89,11 @@ def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
         as_json: bool,
         **own: str,
     ) -> None:
-        result = _run(name, subject, seconds, repeat, quick, own, pin, out)
+        result = benchrun.run(name, subject, seconds, repeat, quick, own, pin, out)
         if as_json:
             print_json(result.document())
         else:
-            _print(result, subject)
+            benchprint.print_result(result, subject)
 
     common: list[tuple[str, Any, Any]] = [
         ("seconds", Seconds, None),
@@ -133,33 +155,57 @@ def list_experiments(as_json: AsJson = False) -> None:
 
 @app.command("all")
 def run_all(
-    seconds: Seconds = None,
-    repeat: Repeat = None,
+    only: Annotated[str, typer.Option(help="Experiments, separated by commas; all without it.")] = "",
     quick: Quick = False,
-    pin: Pin = True,
-    as_json: AsJson = False,
+    directory: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A directory for the results; artifacts/bench/...")
+    ] = None,
 ) -> None:
-    """Run every experiment, one after the other.
+    """Run every experiment, each in a process of its own, one after the other.
 
     Example: penstock bench all --quick
     """
-    from penstock.bench import experiment
+    from penstock.bench import experiment, results
 
-    documents, failures = [], []
-    for name in experiment.names():
-        subject = experiment.load(name)
-        try:
-            result = _run(name, subject, seconds, repeat, quick, {}, pin, None)
-        except Exception as error:  # the others are still worth their time
-            failures.append(f"{name}: {error}")
-            continue
-        documents.append(result.document())
-        if not as_json:
-            _print(result, subject)
-    if as_json:
-        print_json(documents)
-    if failures:
-        fail("; ".join(failures))
+    everything = [name for name in experiment.names() if not quick or experiment.load(name).in_quick_run]
+    names = [name for name in only.split(",") if name] or everything
+    unknown = set(names) - set(experiment.names())
+    if unknown:
+        fail(f"--only: there is no experiment {', '.join(sorted(unknown))}; `penstock bench list` names them")
+    directory = directory or results.DIRECTORY / time.strftime("%Y%m%d-%H%M%S")
+    failed = benchrun.run_each(names, quick, directory)
+    typer.echo(f"{len(names) - len(failed)} of {len(names)} experiments are in {directory}")
+    if failed:
+        fail(f"failed: {', '.join(failed)}")
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Where results are.")],
+    into: Annotated[Path | None, typer.Option(help="A document with marks to fill in; else printed.")] = None,
+) -> None:
+    """Write results as Markdown: the newest of each experiment in a directory.
+
+    A document marks the place with <!-- bench NAME --> and <!-- end -->; its pictures go beside it.
+
+    Example: penstock bench report artifacts/bench/20261117-040500 --into docs/benchmarks.md
+    """
+    from penstock.bench import report as markdown
+
+    found = markdown.newest(directory)
+    if not found:
+        fail(f"{directory} has no results of `penstock bench`")
+    sections = {}
+    for name, each in found.items():
+        pictures: list[str] = []
+        if into is not None:
+            copied = markdown.copy_pictures(each, into.with_suffix(""))
+            pictures = [str(path.relative_to(into.parent)) for path in copied]
+        sections[name] = markdown.section(each, pictures)
+    if into is None:
+        typer.echo("\n".join(f"## {name}\n{text}" for name, text in sections.items()))
+    else:
+        into.write_text(markdown.fill(into.read_text(), sections))
 
 
 @app.command()
@@ -192,7 +238,7 @@ def compare(
         print_json([{**asdict(each), "ratio": each.ratio._asdict()} for each in found])
     else:
         rows = [
-            (each.change.value, each.variant, each.contender, each.metric, _interval(each.ratio))
+            (each.change.value, each.variant, each.contender, each.metric, benchprint.interval(each.ratio))
             for each in found
         ]
         print_table(
@@ -202,101 +248,19 @@ def compare(
         raise typer.Exit(1)
 
 
-def _run(
-    name: str,
-    subject: type[Experiment],
-    seconds: float | None,
-    repeat: int | None,
-    quick: bool,
-    own: Mapping[str, str | None],
-    pin: bool,
-    out: Path | None,
-) -> Result:
-    from penstock.bench import results, runner
+@app.command()
+def plot(
+    paths: Annotated[list[Path], typer.Argument(metavar="RESULT.json...", help="Results of this bench.")],
+) -> None:
+    """Draw results anew; a run draws its own. The pictures lie beside the results.
 
-    path = out or results.DIRECTORY / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    options = subject.options_from(seconds, repeat, quick, own)
-    before = signal.signal(signal.SIGTERM, _interrupt)  # `timeout` and CI end us so; leave nothing then
-    try:
-        with _progress(name) as watch:
-            return runner.run(name, subject, options, path, pin=pin, watch=watch)
-    except KeyboardInterrupt:
-        typer.echo(f"interrupted; what was measured is in {path}", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        if path.exists():
-            typer.echo(f"{name}: {path}", err=True)
+    Example: penstock bench plot artifacts/bench/ingest-20261117-040500.json
+    """
+    from penstock.bench import plots, results
 
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-class _progress:
-    """One line that moves on a terminal; a line per step in a file."""
-
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.status import Status
-
-        self._name = name
-        self._status = Status(name, console=Console(stderr=True)) if sys.stderr.isatty() else None
-
-    def __enter__(self) -> Watch:
-        if self._status is not None:
-            self._status.start()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def _show(self, step: Step) -> None:
-        left = "" if step.seconds_left is None else f", about {_clock(step.seconds_left)} left"
-        text = f"{self._name} {step.done}/{step.total or '?'}: {step.what}{left}"
-        if self._status is not None:
-            self._status.update(text)
-        else:
-            typer.echo(text, err=True)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def _interval(ratio: Any) -> str:
-    return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def _print(result: Result, subject: type[Experiment]) -> None:
-    medians = result.medians()
-    columns = ("variant", "contender", *(f"{metric.name} ({metric.unit})" for metric in result.metrics))
-    rows = [
-        (variant, contender, *(_figure(figures.get(metric.name)) for metric in result.metrics))
-        for (variant, contender), figures in medians.items()
-    ]
-    print_table(f"{result.experiment}: medians", columns, rows)
-    for contender, why in result.missing.items():
-        typer.echo(f"missing: {contender}: {why}")
-    if result.baseline is not None:
-        ratios = [
-            (variant, contender, metric.name, _interval(found))
-            for metric in result.metrics
-            for (variant, contender), found in result.ratios(metric.name, result.baseline).items()
-        ]
-        if ratios:
-            print_table(
-                f"divided by {result.baseline}", ("variant", "contender", "figure", "ratio (95 %)"), ratios
-            )
-    for verdict in result.judge(subject.goals):
-        goal = verdict.goal
-        what = f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
-        state = "not judged" if verdict.met is None else "met" if verdict.met else "NOT met"
-        typer.echo(f"goal {state}: {what} <= {goal.limit:.3g} at {verdict.variant}: {_figure(verdict.value)}")
-
-
-def _figure(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    for path in paths:
+        try:
+            for written in benchrun.draw(results.read(path), path):
+                typer.echo(str(written))
+        except (results.UnreadableResult, plots.CannotPlot) as error:
+            fail(f"{path}: {error}")

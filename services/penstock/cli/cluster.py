@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from penstock.cli.clusterview import ask, is_behind, lag_text, show_elections, together
 from penstock.cli.options import AsJson
 from penstock.cli.terminal import CommandFailed, Commands, print_json, print_table, run
 
@@ -28,7 +29,7 @@ ETCD = "http://127.0.0.1:2379"
 PREFIX = "/penstock"
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "brokers": ("id", "kafka", "replication", "rack", "leads", "replicas"),
-    "partitions": ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "reason"),
+    "partitions": ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "lag", "reason"),
 }
 
 
@@ -51,7 +52,7 @@ async def _directory(endpoints: str, prefix: str) -> AsyncIterator[ClusterDirect
 
 @app.command()
 def status(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, as_json: AsJson = False) -> None:
-    """Show brokers, and who leads and follows each partition.
+    """Show brokers, who leads and follows each partition and how far behind, and the last elections.
 
     Exits with 1 when a partition has no leader or too few replicas in sync.
 
@@ -63,7 +64,8 @@ def status(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, as_json: AsJson = Fals
     else:
         for table, columns in _TABLES.items():
             print_table(table, columns, [[row[column] for column in columns] for row in found[table]])
-    behind = [p for p in found["partitions"] if p["leader"] < 0 or len(p["in_sync"]) < len(p["replicas"])]
+        show_elections(found["elections"])
+    behind = [p for p in found["partitions"] if is_behind(p)]
     if behind:
         raise CommandFailed(f"{len(behind)} partitions are without a leader or have replicas out of sync")
 
@@ -96,7 +98,13 @@ async def _status(cluster: str, prefix: str) -> dict[str, Any]:
             }
             for info in sorted(directory.brokers.values(), key=lambda info: info.broker_id)
         ]
-        return {"brokers": brokers, "partitions": partitions}
+        asked = await asyncio.gather(
+            *(asyncio.to_thread(ask, info.http_address) for info in directory.brokers.values())
+        )
+        found = together(answer for answer in asked if answer is not None)
+        for each in partitions:
+            each["lag"] = lag_text(found["lags"].get(f"{each['topic']}-{each['partition']}", {}))
+        return {"brokers": brokers, "partitions": partitions, "elections": found["elections"]}
 
 
 @app.command()
@@ -185,6 +193,106 @@ def rebalance(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0)
             await _apply(directory, rebalanced(directory.states, directory.racks()), wait)
 
     run(work())
+
+
+@app.command()
+def add_partitions(
+    topic: Topic,
+    count: Annotated[int, typer.Argument(min=1, help="How many it has then.")],
+    cluster: Etcd = ETCD,
+    prefix: Prefix = PREFIX,
+) -> None:
+    """Give a topic more partitions, spread over brokers and racks; keys may then go elsewhere.
+
+    Example: penstock cluster add-partitions orders 16
+    """
+    from penstock.wire.errors import KafkaError
+
+    async def work() -> None:
+        async with _directory(cluster, prefix) as directory:
+            try:
+                grown = await directory.add_partitions(topic, count)
+            except KafkaError as error:
+                raise CommandFailed(str(error)) from None
+            waiting = [index for index, each in enumerate(grown.partitions) if each.leader < 0]
+            typer.echo(f"{topic} has {len(grown.partitions)} partitions")
+            if waiting:
+                raise CommandFailed(f"partitions {waiting} have no leader yet; `penstock cluster status`")
+
+    run(work())
+
+
+@app.command()
+def elect(
+    topic: Topic,
+    partition: Partition,
+    broker: Annotated[int | None, typer.Argument(help="Which; without: the one that has most.")] = None,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="I know that records acknowledged to producers may be lost.")
+    ] = False,
+    cluster: Etcd = ETCD,
+    prefix: Prefix = PREFIX,
+    wait: Wait = 30.0,
+) -> None:
+    """Let a replica lead an offline partition although it was not in sync. THIS LOSES RECORDS.
+
+    Only for a partition whose in-sync replicas will never come back: what the chosen broker doesn't have is
+    given up for ever, also if one of them comes back after all.
+
+    Example: penstock cluster elect orders 0 --unclean
+    """
+    run(_elect(topic, partition, broker, unclean, cluster, prefix, wait))
+
+
+async def _elect(
+    topic: str, partition: int, broker: int | None, unclean: bool, cluster: str, prefix: str, wait: float
+) -> None:
+    from penstock.cluster.partitions import declare
+
+    async with _directory(cluster, prefix) as directory:
+        key, state = _find(directory, topic, partition)
+        alive = sorted(directory.brokers)
+        asked = await asyncio.gather(
+            *(asyncio.to_thread(ask, directory.brokers[number].http_address) for number in alive)
+        )
+        there: dict[int, Any] = {}
+        for number, answer in zip(alive, asked, strict=True):
+            for each in answer["partitions"] if answer is not None else ():
+                if (each["topic"], each["partition"]) == (topic, partition) and each["own"] is not None:
+                    there[number] = each["own"]
+        for number, own in there.items():
+            if state.has(number, own["storage"]):
+                raise CommandFailed(f"broker {number} is there and in sync: no record needs to be lost, wait")
+        if not there:
+            raise CommandFailed(
+                f"no living broker has any of {topic}-{partition}; its replicas: {state.replicas}"
+            )
+        columns = ("broker", "log_start", "log_end", "high_watermark", "last_epoch")
+        rows = [[number, *(own[name] for name in columns[1:])] for number, own in there.items()]
+        print_table(f"{topic}-{partition}: what is left of it", columns, rows)
+        chosen = broker if broker is not None else max(there, key=lambda n: _length(there[n]))
+        if chosen not in there or chosen not in state.replicas:
+            raise CommandFailed(f"broker {chosen} has no replica; these have: {sorted(there)}")
+        gone = ", ".join(str(member.broker) for member in state.in_sync) or "nobody"
+        typer.secho(
+            f"in sync were: {gone}. Whatever they acknowledged after offset {there[chosen]['log_end']} is "
+            f"LOST for ever if broker {chosen} leads.",
+            fg="red",
+            err=True,
+        )
+        if not unclean:
+            raise CommandFailed("nothing was changed; say --unclean if that is what you want")
+        await _apply(directory, {key: declare(state, chosen)}, 0)
+        deadline = asyncio.get_running_loop().time() + wait
+        while wait and directory.states[key].leader != chosen:
+            if asyncio.get_running_loop().time() > deadline:
+                raise CommandFailed(f"broker {chosen} doesn't lead yet; look at its log")
+            await asyncio.sleep(0.1)
+        typer.echo(f"broker {chosen} leads {topic}-{partition}")
+
+
+def _length(own: Any) -> tuple[int, int]:
+    return own["last_epoch"], own["log_end"]
 
 
 def _find(directory: ClusterDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:

@@ -11,7 +11,9 @@ def demo(
     seconds: Annotated[float, typer.Option(help="How long each mode streams.", min=3)] = 20,
     rate: Annotated[int, typer.Option(help="Records per second that are produced.", min=1000)] = 100_000,
 ) -> None:
-    """A broker, a producer and a PySpark job that reads by push, then by pull; live figures; a check.
+    """Brokers, a producer and a PySpark job that reads by push, then by pull; live figures; a check.
+
+    Two brokers, each the other's backup, if etcd is installed; a single one if not.
 
     Everything runs on this machine in temporary directories and is gone afterwards. The exit code is 1 if
     a record was lost, repeated or out of order.

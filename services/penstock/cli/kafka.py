@@ -127,16 +127,22 @@ def no_broker(address: str) -> CommandFailed:
 
 
 class Cluster:
-    """The brokers behind one address. Use it as `async with Cluster(address) as cluster`."""
+    """The brokers behind one address, or several with commas. `async with Cluster(address) as cluster`."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+        self._bootstrap, *self._others = (address.strip() for address in bootstrap.split(","))
         self._links: dict[str, _Link] = {}
         self._addresses: dict[int, str] = {}
 
     async def __aenter__(self) -> Self:
-        await self._link(self._bootstrap)
-        return self
+        while True:
+            try:
+                await self._link(self._bootstrap)
+                return self
+            except CommandFailed:
+                if not self._others:
+                    raise
+                self._bootstrap = self._others.pop(0)
 
     async def __aexit__(self, *_: object) -> None:
         for link in self._links.values():

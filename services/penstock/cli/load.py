@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections import defaultdict
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.options import BROKER, Acks, AsJson, BrokerAddress, Codec
-from penstock.cli.terminal import fail, in_bytes, print_json, run
+from penstock.cli.terminal import CommandFailed, fail, in_bytes, print_json, run
 
 if TYPE_CHECKING:
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadPlan, LoadReport
 
 
@@ -26,19 +30,31 @@ def load(
     producers: Annotated[int, typer.Option("--producers", "-n", min=1, help="Connections.")] = 1,
     pipeline: Annotated[int, typer.Option(min=1, help="Requests a producer has on their way at once.")] = 1,
     rate: Annotated[float, typer.Option(min=0, help="Records per second in all; 0: as fast as it goes.")] = 0,
-    seconds: Annotated[float, typer.Option("--seconds", "-s", min=0.1, help="How long.")] = 10,
+    seconds: Annotated[
+        float, typer.Option("--seconds", "-s", min=0, help="How long; 0: until it is stopped.")
+    ] = 10,
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
+    text: Annotated[bool, typer.Option(help="Words by Zipf's law instead of filler.")] = False,
+    text_file: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The words of this file instead.")
+    ] = None,
     acks: Annotated[Acks, typer.Option(help="Whose acknowledgement is waited for.")] = Acks.LEADER,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve counts and latencies to Prometheus.")
+    ] = None,
     as_json: AsJson = False,
     broker: BrokerAddress = BROKER,
 ) -> None:
     """Produce synthetic records as the paper's producers do, and say how fast that went.
 
     Each request carries one chunk for every partition; a producer waits for the answer before the next
-    one, unless --pipeline lets it have more on their way.
+    one, unless --pipeline lets it have more on their way. With --seconds 0 it goes on through the death of
+    brokers, and says every ten seconds how it goes.
 
     Example: penstock load --partitions 8 --chunk 16KiB --producers 2 --seconds 30
     """
+    from penstock.load.metrics import serve_metrics
+    from penstock.load.producer import Tally
     from penstock.load.run import LoadFailed, LoadPlan
     from penstock.settings import parse_size
     from penstock.wire.records import Compression
@@ -60,11 +76,21 @@ def load(
         seconds=seconds,
         compression=Compression[compression.name],
         acks=acks.number,
+        text=text or text_file is not None,
+        text_file=text_file,
     )
+    quiet = as_json or not sys.stderr.isatty()
+    tally = Tally()
     try:
-        report = run(_load(broker, plan, partitions, quiet=as_json or not sys.stderr.isatty()))
+        with serve_metrics(metrics, topic, tally):
+            if seconds == 0:
+                run(_load_for_ever(broker, plan, partitions, tally))
+                return
+            report = run(_load(broker, plan, partitions, tally, quiet=quiet))
     except LoadFailed as error:
         fail(f"{topic}: {error}")
+    except OSError as error:
+        fail(f"--metrics {metrics}: {error}")
     if as_json:
         print_json(asdict(report))
     else:
@@ -74,13 +100,12 @@ def load(
         fail(f"{topic}: {report.failure}{refused}")
 
 
-async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) -> LoadReport:
+async def _load(broker: str, plan: LoadPlan, partitions: int, tally: Tally, *, quiet: bool) -> LoadReport:
     from dataclasses import replace
 
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from penstock.load.producer import Tally
     from penstock.load.run import run_load
 
     plan = replace(plan, leaders=await _leaders(broker, plan.topic, partitions))
@@ -94,7 +119,30 @@ async def _load(broker: str, plan: LoadPlan, partitions: int, *, quiet: bool) ->
             progress.update(task, completed=elapsed, description=f"{tally.records - last:,} records/s")
             last = tally.records
 
-        return await run_load(plan, show)
+        return await run_load(plan, show, tally)
+
+
+async def _load_for_ever(broker: str, plan: LoadPlan, partitions: int, tally: Tally) -> None:
+    import asyncio
+    import signal
+
+    from penstock.cli.logs import set_up_logging
+    from penstock.load.run import LoadFailed
+    from penstock.load.steady import run_steadily
+
+    async def leaders() -> dict[str, list[int]]:
+        try:
+            return await _leaders(broker, plan.topic, partitions)
+        except CommandFailed as error:
+            raise LoadFailed(str(error)) from None
+
+    set_up_logging("info", as_json=os.environ.get("PENSTOCK_LOG_JSON", "").lower() in ("1", "true"))
+    producing = asyncio.ensure_future(run_steadily(plan, leaders, tally))
+    # As a container's first process it would not get a SIGTERM that nobody asks for.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, producing.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await producing
 
 
 async def _leaders(broker: str, topic: str, partitions: int) -> dict[str, list[int]]:

@@ -16,6 +16,7 @@ from penstock.cli import (
     group,
     inspect,
     load,
+    node,
     produce,
     spark,
     status,
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(broker.broker)
+app.command()(node.node)
 app.command()(config.config)
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(topic.app, name="topic")

@@ -1,4 +1,4 @@
-"""`penstock status`: a broker in one screen, from its HTTP views."""
+"""`penstock status`: a broker, and the cluster it is in, on one screen, from their HTTP views."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from penstock.cli import clusterview
 from penstock.cli.options import HTTP, AsJson, HttpAddress
 from penstock.cli.terminal import fail, in_bytes, print_json, print_table
 
@@ -16,7 +17,7 @@ _VIEWS = ("broker", "topics", "groups", "readers")
 
 
 def status(http: HttpAddress = HTTP, as_json: AsJson = False) -> None:
-    """Show a broker, its topics, groups and local readers in one screen.
+    """Show a broker, its topics, groups and local readers, and its cluster if it is in one.
 
     Exits with 1 when the broker is not ready.
 
@@ -24,10 +25,16 @@ def status(http: HttpAddress = HTTP, as_json: AsJson = False) -> None:
     """
     base = http if "://" in http else f"http://{http}"
     views = {view: _get(base, f"/v1/{view}") for view in _VIEWS}
+    cluster = clusterview.whole(base)
+    if cluster is not None:
+        views["cluster"] = cluster
     if as_json:
         print_json(views)
     else:
         _show(views)
+        if cluster is not None:
+            typer.echo()
+            clusterview.show(cluster)
     if not views["broker"]["ready"]:
         fail(f"not ready: {views['broker']['reason']}")
 

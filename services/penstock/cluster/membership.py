@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from penstock.cluster.etcd import EtcdMetadata
@@ -31,10 +31,20 @@ class BrokerInfo:
     rack: str | None
     incarnation: int
     http: str = ""
+    external: str = ""
+    """HOST:PORT for clients that come through the second door; empty if there is none."""
+
+    @property
+    def http_address(self) -> str:
+        """Where its HTTP can be asked from elsewhere: a wildcard is reached where clients are."""
+        host, _, port = self.http.rpartition(":")
+        return f"{self.host}:{port}" if host in ("0.0.0.0", "::", "[::]", "") else self.http
 
     @classmethod
     def decode(cls, value: Any) -> BrokerInfo:
-        return cls(**value)
+        # A newer broker may say more than this one knows: they meet in every rolling upgrade.
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: each for name, each in value.items() if name in known})
 
 
 class Registration:

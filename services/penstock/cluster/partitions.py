@@ -36,6 +36,10 @@ class PartitionState:
     revision: int = 0
     reason: str = ""
     """Why the last change was made, for people."""
+    declared: int = NOBODY
+    """An operator's word: this broker may lead with whatever it has."""
+    unclean_since: int = -1
+    """The epoch of the last election by an operator's word; logs that end in earlier ones are copied anew."""
 
     def has(self, broker: int, storage: int) -> bool:
         return (broker, storage) in self.in_sync
@@ -57,6 +61,8 @@ def encode(state: PartitionState) -> Any:
         "replicas": list(state.replicas),
         "in_sync": [list(member) for member in state.in_sync],
         "reason": state.reason,
+        "declared": state.declared,
+        "unclean_since": state.unclean_since,
     }
 
 
@@ -69,6 +75,8 @@ def decode(entry: Versioned) -> PartitionState:
         tuple(Member(*pair) for pair in value["in_sync"]),
         entry.revision,
         value.get("reason", ""),
+        value.get("declared", NOBODY),
+        value.get("unclean_since", -1),
     )
 
 
@@ -98,6 +106,16 @@ def stand(
     epoch = next_epoch(state, promised)
     if state is None:
         return PartitionState(me.broker, epoch, replicas, (me,), 0, reason)
+    if state.declared == me.broker:
+        return replace(
+            state,
+            leader=me.broker,
+            epoch=epoch,
+            in_sync=(me,),
+            reason=reason,
+            declared=NOBODY,
+            unclean_since=epoch,
+        )
     if not state.has(*me):
         if state.replicas != (me.broker,):
             return None
@@ -114,6 +132,18 @@ def resign(state: PartitionState, me: Member) -> PartitionState | None:
         return None
     return replace(
         state, leader=NOBODY, epoch=state.epoch + 1, in_sync=others, reason=f"broker {me.broker} lost its log"
+    )
+
+
+def declare(state: PartitionState, broker: int) -> PartitionState:
+    """An operator gives up whatever `broker` doesn't have: nobody leads until it stands."""
+    return replace(
+        state,
+        leader=NOBODY,
+        epoch=state.epoch + 1,
+        in_sync=(),
+        declared=broker,
+        reason=f"an operator gave up what broker {broker} doesn't have",
     )
 
 

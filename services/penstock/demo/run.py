@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import queue
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 from typing import IO, Any, Final
 
-import psutil
 from rich.console import Console
 from rich.live import Live as RichLive
 
+from penstock.demo.brokers import Brokers, NotStarted
 from penstock.demo.check import OnceAndInOrder
 from penstock.demo.screen import Live, ModeFigures, comparison
 
@@ -42,6 +39,7 @@ class Demo:
             tempfile.mkdtemp(prefix="penstock-demo-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         )
         self._processes: list[subprocess.Popen[str]] = []
+        self._brokers = Brokers(self._start, self._directory, self._shm)
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
         self._check = OnceAndInOrder()
         self._final_ends: dict[int, int] = {}
@@ -51,7 +49,7 @@ class Demo:
         """The whole story; raises DemoFailed when it has no happy end."""
         try:
             with RichLive(self._live, console=self._console, refresh_per_second=8, transient=False):
-                self._start_broker()
+                self._start_brokers()
                 self._start_producer(2 * self._seconds + 10)
                 self._start_job()
                 for mode in ("push", "pull"):
@@ -76,51 +74,39 @@ class Demo:
     def _start(self, name: str, *command: str) -> subprocess.Popen[str]:
         log = (self._directory / f"{name}.log").open("w")
         process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
         self._processes.append(process)
         return process
 
-    def _start_broker(self) -> None:
-        self._live.step = "starting a broker"
-        self._kafka, self._http = _free_address(), _free_address()
-        self._broker = self._start(
-            "broker",
-            "penstock.cli.main",
-            "broker",
-            *("--listen", self._kafka, "--http", self._http),
-            *("--data-dir", str(self._directory / "data"), "--shm-dir", str(self._shm), "--memory", "2GiB"),
-        )
-        assert self._broker.stdout is not None
-        if not self._broker.stdout.readline().startswith("ready:"):
-            raise DemoFailed(f"the broker did not start: {self._tail('broker')}")
-        self._broker_process = psutil.Process(self._broker.pid)
+    def _start_brokers(self) -> None:
+        self._live.setting = self._brokers.setting
+        self._live.step = "starting the brokers"
+        try:
+            self._brokers.start()
+        except NotStarted as problem:
+            raise DemoFailed(f"{problem.name} did not start: {self._tail(problem.name)}") from None
 
     def _start_producer(self, seconds: float) -> None:
         # Makes the topic; its records begin to flow at once, so the job has something to catch up with.
         self._producer = self._start(
             "producer",
-            "penstock.cli.main",
-            "load",
-            *("--broker", self._kafka, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
+            *(sys.executable, "-m", "penstock.cli.main", "load"),
+            *("--broker", self._brokers.address, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
             *("--chunk", "4KiB", "--rate", str(self._rate), "--seconds", str(seconds + 60), "--json"),
         )
 
     def _start_job(self) -> None:
         self._live.step = "starting Spark (this takes longest)"
         deadline = time.monotonic() + 30
-        while TOPIC not in self._topics():
+        while TOPIC not in self._brokers.topics():
             if time.monotonic() > deadline or self._producer.poll() is not None:
                 raise DemoFailed(f"the producer did not start: {self._tail('producer')}")
             time.sleep(0.05)
         self._job = self._start(
             "job",
-            "penstock.demo.job",
-            *("--servers", self._kafka, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
+            *(sys.executable, "-m", "penstock.demo.job"),
+            *("--servers", self._brokers.servers, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
         )
         threading.Thread(target=self._listen, args=(self._job.stdout,), daemon=True).start()
         self._wait_for("ready", 120)
@@ -143,14 +129,15 @@ class Demo:
         self._wait_for("started", 60)
         figures = self._live.modes[mode]
         self._first_batch(mode, figures)
-        cpu, fetches, began = self._cpu(), self._fetches(), time.monotonic()
+        cpu, fetches, began = self._brokers.cpu(), self._brokers.fetches(), time.monotonic()
         self._draw_until(began + self._seconds, figures)
         figures.seconds = time.monotonic() - began
-        figures.broker_cpu, figures.fetches = self._cpu() - cpu, self._fetches() - fetches
+        figures.broker_cpu = self._brokers.cpu() - cpu
+        figures.fetches = self._brokers.fetches() - fetches
         if last:
             self._producer.terminate()
             self._producer.wait(15)
-            self._final_ends = self._ends()
+            self._final_ends = self._brokers.ends(TOPIC)
         self._live.step = f"PySpark reads by {mode}: the rest"
         self._tell_job(json.dumps(self._final_ends) if last else "{}")
         self._wait_for("finished", 90)
@@ -165,26 +152,26 @@ class Demo:
         figures.records_out = 0
 
     def _draw_until(self, deadline: float, figures: ModeFigures) -> None:
-        previous, at = sum(self._ends().values()), time.monotonic()
-        read, cpu = self._check.records, self._cpu()
+        previous, at = sum(self._brokers.ends(TOPIC).values()), time.monotonic()
+        read, cpu = self._check.records, self._brokers.cpu()
         while time.monotonic() < deadline:
             self._drain(_REFRESH, figures)
             now = time.monotonic()
             if now - at < 1:
                 continue
-            total = sum(self._ends().values())
+            total = sum(self._brokers.ends(TOPIC).values())
             self._live.rate_in = (total - previous) / (now - at)
             self._live.rate_out = (self._check.records - read) / (now - at)
-            self._live.broker_cpu = 100 * (self._cpu() - cpu) / (now - at)
+            self._live.broker_cpu = 100 * (self._brokers.cpu() - cpu) / (now - at)
             self._live.lag = total - self._check.records
-            previous, at, read, cpu = total, now, self._check.records, self._cpu()
+            previous, at, read, cpu = total, now, self._check.records, self._brokers.cpu()
 
     def _drain(self, timeout: float, figures: ModeFigures | None = None) -> dict[str, Any] | None:
         """Take one event of the job; micro-batches are counted here, others are returned."""
         try:
             event = self._events.get(timeout=timeout)
         except queue.Empty:
-            for name, process in (("broker", self._broker), ("job", self._job)):
+            for name, process in (*self._brokers.processes.items(), ("job", self._job)):
                 if process.poll() is not None and self._events.empty():
                     raise DemoFailed(f"the {name} ended too early: {self._tail(name)}") from None
             return None
@@ -209,28 +196,7 @@ class Demo:
                 return event
         raise DemoFailed(f"no {name!r} from the Spark job in {seconds:.0f} s: {self._tail('job')}")
 
-    # Figures
-
-    def _cpu(self) -> float:
-        times = self._broker_process.cpu_times()
-        return times.user + times.system
-
-    def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"http://{self._http}{path}", timeout=10) as response:
-            return json.load(response)
-
-    def _topics(self) -> set[str]:
-        return {topic["topic"] for topic in self._get("/v1/topics")}
-
-    def _ends(self) -> dict[int, int]:
-        partitions = self._get(f"/v1/topics/{TOPIC}")["partitions"]
-        return {entry["partition"]: entry["high_watermark"] for entry in partitions}
-
-    def _fetches(self) -> int:
-        with urllib.request.urlopen(f"http://{self._http}/metrics", timeout=10) as response:
-            text = response.read().decode()
-        pattern = r'^penstock_request_seconds_count\{[^}]*api="Fetch"[^}]*\} ([0-9.e+]+)'
-        return sum(int(float(value)) for value in re.findall(pattern, text, re.MULTILINE | re.IGNORECASE))
+    # The end
 
     def _verdict(self) -> None:
         self._check.finish(self._final_ends)
@@ -243,8 +209,6 @@ class Demo:
         self._console.print(
             f"[green]{self._check.records:,} records: every one arrived exactly once and in order."
         )
-
-    # The end
 
     def _tail(self, name: str) -> str:
         return (self._directory / f"{name}.log").read_text(errors="replace")[-1500:].strip() or "no output"
@@ -259,9 +223,3 @@ class Demo:
             except subprocess.TimeoutExpired:
                 process.kill()
         shutil.rmtree(self._shm, ignore_errors=True)
-
-
-def _free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -37,6 +37,7 @@ class ModeFigures:
 class Live:
     """The current figures."""
 
+    setting: str = ""
     step: str = ""
     rate_in: float = 0.0
     rate_out: float = 0.0
@@ -62,7 +63,13 @@ class Live:
             style="bold",
         )
         return Panel(
-            Group(Text(self.step, style="cyan"), Text(""), table, Text(f"\n{self.records:,} records read")),
+            Group(
+                Text(self.setting, style="dim"),
+                Text(self.step, style="cyan"),
+                Text(""),
+                table,
+                Text(f"\n{self.records:,} records read"),
+            ),
             title="penstock demo",
             width=86,
         )

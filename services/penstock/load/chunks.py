@@ -5,15 +5,15 @@ Encoded once; for each request only the timestamps and the CRC are made anew. No
 
 from __future__ import annotations
 
-import base64
-import random
+import itertools
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from crc32c import crc32c
 
+from penstock.load.content import filler
 from penstock.wire import batch
 from penstock.wire.records import Compression, Record, encode_batch
 
@@ -35,19 +35,13 @@ TIMEOUT_MS: Final = 30_000
 
 
 def make_chunk(
-    chunk_bytes: int, record_bytes: int, compression: Compression, seed: int = 0
+    chunk_bytes: int, record_bytes: int, compression: Compression, values: Iterator[bytes] | None = None
 ) -> tuple[bytes, int]:
     """A batch of about `chunk_bytes` before compression, and how many records it holds."""
     count = max(1, (chunk_bytes - batch.HEADER_SIZE) // (record_bytes + _RECORD_OVERHEAD))
-    # Text, half of it random: compressible about as much as real events are.
-    source = random.Random(seed)
-    filler = b"penstock " * (record_bytes // 9 + 1)
     now = time.time_ns() // 1_000_000
-    records = []
-    for offset in range(count):
-        noise = base64.b64encode(source.randbytes(record_bytes))[: record_bytes // 2]
-        value = noise + filler[: record_bytes - len(noise)]
-        records.append(Record(offset, now, None, value))
+    chosen = itertools.islice(values or filler(record_bytes), count)
+    records = [Record(offset, now, None, value) for offset, value in enumerate(chosen)]
     return encode_batch(records, compression=compression), count
 
 

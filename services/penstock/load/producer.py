@@ -14,6 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.histogram import Latency
 from penstock.load.chunks import ChunkRequest
 from penstock.wire.errors import ErrorCode
 
@@ -29,7 +30,12 @@ class Tally:
     bytes: int = 0
     refused: int = 0
     latencies: array[float] = field(default_factory=lambda: array("d"))
+    latency: Latency = field(default_factory=Latency)
     failure: str | None = None
+
+    def answered(self, seconds: float) -> None:
+        self.latencies.append(seconds)
+        self.latency.observe(seconds)
 
 
 class ChunkProducer(asyncio.Protocol):
@@ -130,7 +136,7 @@ class ChunkProducer(asyncio.Protocol):
             self._send_some()
 
     def _answered(self, response: bytearray, start: int) -> None:
-        self._tally.latencies.append(time.perf_counter() - self._sent.popleft())
+        self._tally.answered(time.perf_counter() - self._sent.popleft())
         refused = self._request.first_error(response, start)
         if refused is None:
             self._count()

@@ -6,12 +6,15 @@ Called by `penstock load` and the benchmarks.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from penstock.load.chunks import TIMEOUT_MS, ChunkRequest, make_chunk
+from penstock.load.content import filler, text
 from penstock.load.producer import ChunkProducer, Tally
 from penstock.wire.records import Compression
 
@@ -34,6 +37,10 @@ class LoadPlan:
     seconds: float = 10.0
     compression: Compression = Compression.NONE
     acks: int = 1
+    text: bool = False
+    """Words instead of filler: for word counts."""
+    text_file: Path | None = None
+    """Where the words are from; a made-up vocabulary without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,17 @@ class LoadReport:
     failure: str | None
 
 
-async def run_load(plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None) -> LoadReport:
-    """Produce for `plan.seconds`. Raises LoadFailed when nothing could be written at all."""
+async def run_load(
+    plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None, tally: Tally | None = None
+) -> LoadReport:
+    """Produce for `plan.seconds`, or until the first refusal if that is infinite.
+
+    Raises LoadFailed when nothing could be written at all.
+    """
     loop = asyncio.get_running_loop()
-    tally = Tally()
-    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression)
+    tally = tally or Tally()
+    values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
+    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
     share = sum(map(len, plan.leaders.values())) * records * plan.producers
     interval = share / plan.rate if plan.rate else 0.0
     producers: list[ChunkProducer] = []
@@ -99,6 +112,8 @@ async def _watch(
         pause = min(len(per_second) + 1, seconds) - elapsed
         await asyncio.wait([producer.finished for producer in producers], timeout=max(pause, 0.0))
         if any(producer.finished.done() for producer in producers):
+            break
+        if seconds == math.inf and tally.failure is not None:
             break
         if time.perf_counter() - started >= len(per_second) + 1:
             per_second.append(tally.records - before)

@@ -107,6 +107,9 @@ class PartitionLog:
         """Raised whenever leadership ends: what was appended before must not be answered after (rule R4)."""
         self.epochs: list[EpochStart] = []
         self.cleaned_to = 0
+        self.dense_from = 0
+        """From here on every offset has its record, `cleaned_to` apart. What was there before this process
+        is not looked at; whoever appends a batch without records, or a marker, moves it behind that."""
         self.producers = ProducerTable()
         self.replicated = False
         """True while commits wait for others; then append never commits by itself."""
@@ -130,6 +133,7 @@ class PartitionLog:
         self.deleted = False
         self.records_in = 0
         self.bytes_in = 0
+        self.bytes_replicated = 0
         self.records_out = 0
         self.bytes_out = 0
         self._pool = pool
@@ -210,6 +214,8 @@ class PartitionLog:
         end = self.log_end
         for position, header in located:
             whole = run[position : position + header.size]
+            if header.base_offset > end:
+                self.dense_from = header.base_offset
             if header.base_offset < end or not batch.crc_matches(whole):
                 raise ValueError(f"{self}: a batch at {header.base_offset} behind {end}, or a torn one")
             end = header.next_offset
@@ -226,13 +232,15 @@ class PartitionLog:
         now = self._clock()
         last_epoch = self.epochs[-1].epoch if self.epochs else -1
         for _, header in located:
+            if header.is_control or header.record_count <= header.last_offset_delta:
+                self.dense_from = header.next_offset
             if header.leader_epoch > last_epoch:
                 last_epoch = header.leader_epoch
                 self.epochs.append(EpochStart(last_epoch, header.base_offset))
                 began = True
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
                 self.producers.record(header, header.base_offset, now)
-        self.bytes_in += len(run)
+        self.bytes_replicated += len(run)
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -283,6 +291,7 @@ class PartitionLog:
         self.log_end = offset
         self.durable_end = min(self.durable_end, offset)
         self.cleaned_to = min(self.cleaned_to, offset)
+        self.dense_from = min(self.dense_from, offset)
         self.control.words[_APPEND] = offset
         self._begin_segment(memory)
         self.producers = rebuild_producers(self.segments, self._clock())
@@ -300,7 +309,7 @@ class PartitionLog:
         self.epochs.clear()
         self.producers = ProducerTable()
         self.log_start = self.log_end = self.high_watermark = offset
-        self.durable_end = self.cleaned_to = offset
+        self.durable_end = self.cleaned_to = self.dense_from = offset
         self.control.log_start = offset
         self.control.words[_APPEND] = offset
         self.control.words[_COMMIT] = offset
@@ -325,6 +334,7 @@ class PartitionLog:
             delta = min(offset - self.log_end, 1 << 31) - 1
             filler = encode_batch([], base_offset=self.log_end, last_offset_delta=delta)
             self.append(batch.read_header(filler), filler)
+            self.dense_from = self.log_end
 
     def roll_if_old(self) -> None:
         """Seal the newest segment once it has its age (`segment.ms`)."""
@@ -547,7 +557,7 @@ class PartitionLog:
 
     def adopt(self, segments: list[Segment], log_end: int, committed: int) -> None:
         """Take over what recovery found. What is not committed yet waits for `commit` as after an append."""
-        self.log_end = log_end
+        self.log_end = self.dense_from = log_end
         self.high_watermark = min(committed, log_end)
         for segment in segments:
             if segment.next_offset <= self.high_watermark:

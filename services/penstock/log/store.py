@@ -45,6 +45,11 @@ PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 PartitionKey = tuple[bytes, int]
 
 
+def new_id() -> int:
+    """Of a process or of a storage: never 0, never seen before."""
+    return secrets.randbits(62) | 1
+
+
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -70,7 +75,9 @@ class LogStore:
         memory_root: Path,
         disk_root: Path,
         memory_budget: int,
+        cursors_root: Path | None = None,
         clock: Callable[[], int] = wall_clock_ms,
+        draw: Callable[[], int] = new_id,
         retention_seconds: float = RETENTION_SECONDS,
     ) -> None:
         self.broker_id = broker_id
@@ -78,8 +85,12 @@ class LogStore:
         self.disk_directory = disk_root
         self.memory_directory.mkdir(parents=True, exist_ok=True)
         (disk_root / "topics").mkdir(parents=True, exist_ok=True)
-        self.incarnation = secrets.randbits(62) | 1
-        self.readers = ReaderRegistry(self.memory_directory)
+        self.incarnation = draw()
+        self._draw = draw
+        self.readers = ReaderRegistry(
+            self.memory_directory,
+            layout.broker_dir(cursors_root, broker_id) if cursors_root is not None else None,
+        )
         self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self.state = LocalState(disk_root / "local.db")
@@ -235,7 +246,7 @@ class LogStore:
         partition.durable_end = partition.high_watermark
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
         if record.storage_id == 0 or not found.intact:
-            partition.storage_id = secrets.randbits(62) | 1
+            partition.storage_id = self._draw()
             if record.storage_id or partition.log_end:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:

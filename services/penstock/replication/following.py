@@ -13,7 +13,7 @@ from penstock.cluster.partitions import PartitionKey
 from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
-from penstock.replication import frames
+from penstock.replication import frames, sabotage
 from penstock.replication.channel import Channel
 from penstock.replication.frames import Kind, MalformedFrame, Section
 
@@ -94,7 +94,9 @@ class Inbound:
             return answer | {"error": "unknown"}
         partition = replica.log
         led = replica.leadership
-        if (led is not None and led.epoch >= epoch) or not partition.promise(epoch):
+        if sabotage.OBEYS_ANYBODY:
+            partition.control.promised_epoch = epoch
+        elif (led is not None and led.epoch >= epoch) or not partition.promise(epoch):
             return answer | {"error": "fenced", "promised": partition.control.promised_epoch}
         self._replicator.attached(replica, Attachment(self, epoch, wanted["handshake"]))
         return answer | {
@@ -123,9 +125,18 @@ class Inbound:
         ):
             return answer | {"error": "not attached"}
         partition, store = replica.log, self._replicator.store
+        if sabotage.OBEYS_ANYBODY:
+            partition.high_watermark = min(partition.high_watermark, wanted["cut"] or wanted["reset"] or 0)
         try:
             if wanted["reset"] is not None:
-                if partition.high_watermark > wanted["reset"]:
+                if wanted.get("given_up"):
+                    log.critical(
+                        "%r: an operator gave its log up, %d to %d; copied anew from the leader",
+                        partition,
+                        partition.log_start,
+                        partition.log_end,
+                    )
+                elif partition.high_watermark > wanted["reset"]:
                     raise WouldLoseCommitted(f"{partition}: asked to begin anew at {wanted['reset']}")
                 log.info("%r: copied anew from offset %d on", partition, wanted["reset"])
                 store.reset(partition, wanted["reset"])

@@ -106,7 +106,7 @@ class Link:
         self._bulk = _Lane(self, "catch-up")
         self._dirty: dict[PartitionKey, Backup] = {}
         self._flush_soon = False
-        self._attach_soon: set[PartitionKey] = set()
+        self._attach_soon: dict[PartitionKey, None] = {}
         self._behind: deque[PartitionKey] = deque()
         self._bulk_moved = asyncio.Event()
         self._tasks = [
@@ -302,7 +302,7 @@ class Link:
             return
         if not self._attach_soon:
             asyncio.get_running_loop().call_soon(self._send_attach)
-        self._attach_soon.add(key)
+        self._attach_soon[key] = None
 
     def _attach_later(self, key: PartitionKey) -> None:
         asyncio.get_running_loop().call_later(ATTACH_AGAIN, self._attach_if_led, key)
@@ -314,7 +314,7 @@ class Link:
             self._attach(key)
 
     def _send_attach(self) -> None:
-        keys, self._attach_soon = self._attach_soon, set()
+        keys, self._attach_soon = self._attach_soon, {}
         if self._live.channel is None:
             return
         wanted = []
@@ -362,6 +362,9 @@ class Link:
             "epoch": leadership.epoch,
             "handshake": backup.handshake,
         }
+        newest = entry["epochs"][-1][0] if entry["epochs"] else -1
+        if newest < leadership.unclean_since and entry["end"] > 0:
+            return answer | {"cut": None, "reset": partition.log_start, "given_up": True}
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
         if cut is None and entry["end"] == 0 == partition.log_start:
             cut = 0  # it has nothing at all

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
 from penstock.cluster.directory import ClusterDirectory
@@ -22,7 +21,9 @@ from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
 from penstock.log.store import PartitionPlace
+from penstock.replication import sabotage
 from penstock.replication.channel import Channel, Network
+from penstock.replication.elections import Election, Elections
 from penstock.replication.following import Attachment, Inbound
 from penstock.replication.frames import MalformedFrame
 from penstock.replication.leadership import Leadership
@@ -50,16 +51,6 @@ class Patience:
     """After dropping a backup, before adding one; and before leadership goes home (rule R10)."""
     vacancy: float = 1.0
     """Without a leader and a leader's lease, before standing for it unasked."""
-
-
-class Election(NamedTuple):
-    """For people: who took what over, when and why."""
-
-    at: float
-    key: PartitionKey
-    topic: str
-    epoch: int
-    reason: str
 
 
 class WriteBehindLike(Protocol):
@@ -107,13 +98,15 @@ class Replicator:
         self.network = network
         self.replicas: dict[PartitionKey, Replica] = {}
         self.links: dict[int, Link] = {}
-        self.elections: deque[Election] = deque(maxlen=100)
+        self.elections = Elections()
+        self.shrinks = 0
+        self.growths = 0
         self._metadata = metadata
         self._patience = patience or Patience()
         self._on_leading = on_leading
         self._on_ended = on_ended
         self._on_topic = on_topic
-        self._inbound: set[Inbound] = set()
+        self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._stopping = False
@@ -130,6 +123,8 @@ class Replicator:
 
     def start(self) -> None:
         """Take part. The directory has its first whole picture."""
+        for rule in sorted(sabotage.BROKEN):
+            log.critical("PENSTOCK_BREAK=%s: this broker LOSES RECORDS on purpose, for a test", rule)
         self.directory.listeners.append(self)
         for topic in list(self.directory.by_name.values()):
             self.topic_changed(topic)
@@ -178,6 +173,8 @@ class Replicator:
             if self.broker_id in self.directory.placed(key) and key not in self.replicas:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
         for partition in self.store.open(places) if places else ():
+            if sabotage.TRUSTS_EMPTY_LOGS:
+                partition.storage_id = 1
             partition.on_synced = self._synced  # never a commit: that is the leader's to say
             self.replicas[(topic_id, partition.partition)] = Replica(self.broker_id, partition, self.now())
         self._on_topic(topic)
@@ -251,7 +248,10 @@ class Replicator:
             else:
                 self._spawn(self._stand(replica, f"broker {self.broker_id} restarted"))
         elif state.leader == NOBODY:
-            if state.has(*member):
+            if state.declared == self.broker_id:
+                log.critical("%r: leading by an operator's word; what is not here is lost", replica.log)
+                self._spawn(self._stand(replica, state.reason))
+            elif state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
         elif (
             replica.attachment is None
@@ -272,12 +272,13 @@ class Replicator:
         partition.on_synced = lambda _: led.advance()
         partition.replicated = True
         led.advance()
-        if state.replicas == (self.broker_id,) and partition.lost_up_to > partition.log_end:
+        gave_up = state.replicas == (self.broker_id,) or state.unclean_since == state.epoch
+        if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
             partition.skip_to(partition.lost_up_to)
             led.advance()
         partition.serve(self.store.incarnation)
         self.store.write_behind.save_state(partition)
-        self.elections.append(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
+        self.elections.note(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
         log.info(
             "%r: leading in epoch %d from offset %d (%s)",
             partition,
@@ -298,6 +299,8 @@ class Replicator:
 
     def _keep_leading(self, replica: Replica, led: Leadership, state: PartitionState) -> None:
         before = set(led.backups)
+        self.shrinks += len(state.in_sync) < len(led.known)
+        self.growths += len(state.in_sync) > len(led.known)
         led.note(state, self.now())
         for broker in before - led.backups.keys():
             self.links[broker].remove(replica.key)
@@ -547,10 +550,10 @@ class Replicator:
                 self._review(replica, led, now, frozenset((link.broker,)))
 
     def inbound_opened(self, inbound: Inbound) -> None:
-        self._inbound.add(inbound)
+        self._inbound[inbound] = None
 
     def inbound_lost(self, inbound: Inbound) -> None:
-        self._inbound.discard(inbound)
+        self._inbound.pop(inbound, None)
         if inbound.live and not self._stopping:
             self._suspect(inbound, "closed its connection")
 
@@ -650,7 +653,7 @@ class Replicator:
                 self._watch_backup(link, now, suspicion)
             for inbound in list(self._inbound):
                 if now - inbound.heard_at > suspicion:
-                    self._inbound.discard(inbound)
+                    self._inbound.pop(inbound, None)
                     self._suspect(inbound, f"silent for {now - inbound.heard_at:.2f} s")
                     inbound.channel.close()
             for replica in list(self.replicas.values()):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ _PINNED = layout.SLOT_PINNED // WORD
 _FINISHED = layout.SLOT_FINISHED // WORD
 _PUSH_RECORDS = layout.SLOT_PUSH_RECORDS // WORD
 _PUSH_BYTES = layout.SLOT_PUSH_BYTES // WORD
+_PULL_RECORDS = layout.SLOT_PULL_RECORDS // WORD
 _MOST_SLOTS = 1 << 16
 
 
@@ -52,9 +54,7 @@ class Slot:
         words[layout.SLOT_PARTITION // WORD] = partition
         words[_PINNED] = -1
         words[_FINISHED] = offset
-        for word in range(_PUSH_RECORDS, layout.SLOT_PULL_BYTES // WORD + 1):
-            words[word] = 0
-        words[_STATE] = SlotState.PUSH
+        words[_STATE] = SlotState.PUSH  # the counts go on from the slot's last user
 
     def pin(self, base_offset: int) -> None:
         self._words[_PINNED] = base_offset
@@ -122,6 +122,7 @@ class ReaderSlot:
 
     session: str
     label: str
+    index: int
     topic_id: bytes
     partition: int
     state: SlotState
@@ -161,20 +162,26 @@ class _Reader:
         return False
 
     def read(self) -> Iterator[ReaderSlot]:
+        """The slots in use, and those that were used."""
         # The kernel may copy a word that is just being stored in two halves. A wrong pin is no harm: a pin
         # that counts was stored a tick ago (rule S3), and half of one names no segment.
         content = os.pread(self._descriptor, self._size, 0)
         words = memoryview(content)[: len(content) // WORD * WORD].cast("q")
-        for position in range(
+        places = range(
             layout.CURSOR_HEADER, len(content) - layout.CURSOR_SLOT_SIZE + 1, layout.CURSOR_SLOT_SIZE
-        ):
+        )
+        for index, position in enumerate(places):
             word = position // WORD
             state = words[word + _STATE]
-            if state not in (SlotState.PUSH, SlotState.PULL):
+            if state == SlotState.FREE:
+                if not words[word + _PUSH_RECORDS] and not words[word + _PULL_RECORDS]:
+                    continue
+            elif state not in (SlotState.PUSH, SlotState.PULL):
                 continue
             yield ReaderSlot(
                 self.session,
                 self.label,
+                index,
                 content[position : position + 16],
                 words[word + layout.SLOT_PARTITION // WORD],
                 SlotState(state),
@@ -182,7 +189,7 @@ class _Reader:
                 words[word + _FINISHED],
                 words[word + _PUSH_RECORDS],
                 words[word + _PUSH_BYTES],
-                words[word + layout.SLOT_PULL_RECORDS // WORD],
+                words[word + _PULL_RECORDS],
                 words[word + layout.SLOT_PULL_BYTES // WORD],
             )
 
@@ -193,9 +200,17 @@ class _Reader:
 class ReaderRegistry:
     """The broker's side: all living readers of its log."""
 
-    def __init__(self, broker_directory: Path) -> None:
+    def __init__(self, broker_directory: Path, elsewhere: Path | None = None) -> None:
+        """`elsewhere`: where the files really are, for readers that may not write in this directory."""
         self._directory = broker_directory / layout.CURSOR_DIR
-        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._directory.is_symlink():
+            self._directory.unlink()
+        if elsewhere is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        else:
+            elsewhere.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(self._directory, ignore_errors=True)  # of a life without `elsewhere`
+            self._directory.symlink_to(elsewhere)
         self._readers: dict[str, _Reader] = {}
 
     def refresh(self) -> None:
@@ -217,6 +232,11 @@ class ReaderRegistry:
                 self._readers.pop(name).close()
 
     def slots(self) -> Iterator[ReaderSlot]:
+        """Where readers are now."""
+        return (slot for slot in self.counts() if slot.state is not SlotState.FREE)
+
+    def counts(self) -> Iterator[ReaderSlot]:
+        """The same with slots that were given back: what they counted stands."""
         for reader in list(self._readers.values()):
             yield from reader.read()
 

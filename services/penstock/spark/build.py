@@ -7,6 +7,7 @@ Needs javac and an installed pyspark, whose jars are all that the connector is c
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,12 @@ def spark_jars() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise BuildError("pyspark is not installed: pip install 'penstock[spark]'")
-    return Path(spec.origin).parent / "jars"
+    # Under spark-submit pyspark comes from a zip file, and its jars lie in Spark's home.
+    home = os.environ.get("SPARK_HOME")
+    for place in (Path(spec.origin).parent, *([Path(home)] if home else [])):
+        if (place / "jars").is_dir():
+            return place / "jars"
+    raise BuildError(f"no jars beside {spec.origin}: is SPARK_HOME where Spark is?")
 
 
 def fingerprint(files: Iterable[Path], jars: Path) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.spark import session
 from penstock.spark.kafka_source import kafka_jars
+from penstock.spark.latency import observe_latency
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,6 +44,11 @@ def arguments(description: str, *, topic: str = "events") -> argparse.ArgumentPa
     )
     parser.add_argument(
         "--metrics-port", type=int, help="serve the query's progress to Prometheus on this port"
+    )
+    parser.add_argument(
+        "--latency",
+        action=argparse.BooleanOptionalAction,
+        help="measure latency by every record's timestamp; on with --metrics-port unless told not to",
     )
     return parser
 
@@ -77,7 +83,10 @@ def source_options(args: argparse.Namespace) -> dict[str, str]:
 def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
     """The topic as a streaming DataFrame: this is all that differs between the two sources."""
     reader = spark.readStream.format(args.source).options(**source_options(args))
-    return reader.option("startingOffsets", args.starting_offsets).load()
+    records = reader.option("startingOffsets", args.starting_offsets).load()
+    if args.latency if args.latency is not None else args.metrics_port:
+        records = observe_latency(records, real_time=bool(getattr(args, "real_time", None)))
+    return records
 
 
 def run(writer: DataStreamWriter, args: argparse.Namespace) -> None:

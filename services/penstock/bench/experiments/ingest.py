@@ -8,7 +8,7 @@ much as recycled ones on a virtual machine), and both keep the same bytes of eac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.bench import servers
 from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
@@ -17,26 +17,26 @@ from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
 from penstock.settings import parse_size
 
-_TOPIC: Final = "ingest"
+TOPIC: Final = "ingest"
 _WARM_CHUNK: Final = "64KiB"
 _TURNS: Final = 2.2
 """How often the budget is written before the first sample."""
 _STEADY: Final = 0.07
 _MOST_WARM_UPS: Final = 8
-_KEPT: Final = {"retention.bytes": str(64 << 20)}
+KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 """Ours stay at their 8 MiB; Kafka's 1 GiB would outlive the whole run, and rolling is dear for it."""
 
 
 class Subject(Experiment):
     about = "records/s, latency and broker CPU per request by chunk size, against Apache Kafka"
-    parameters = (
+    parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("chunk", "1KiB,4KiB,16KiB,128KiB", "Chunk sizes, one record batch each."),
         Parameter("partitions", "8", "One chunk each, per request."),
         Parameter("producers", "2", "Connections, each with one request on its way."),
         Parameter("memory", "512MiB", "Our broker's memory budget.", quick="256MiB"),
     )
-    metrics = (
+    metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("cpu_us_per_request", "us", Better.LESS),
         Metric("records_per_second", "records/s", Better.MORE),
         Metric("megabytes_per_second", "MB/s", Better.MORE),
@@ -45,7 +45,7 @@ class Subject(Experiment):
     )
     contenders = ("penstock", "kafka")
     baseline = "kafka"
-    goals = (Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka"),)
+    goals: ClassVar[tuple[Goal, ...]] = (Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka"),)
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
@@ -58,8 +58,8 @@ class Subject(Experiment):
         budget = parse_size(self.options.text("memory"))
         server = servers.make(contender, self.rig, budget)
         server.start()
-        configs = _KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
-        server.create_topic(_TOPIC, self.options.number("partitions"), configs)
+        configs = KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
+        server.create_topic(TOPIC, self.options.number("partitions"), configs)
         self._servers[contender] = server
         fill(server, self._load(_WARM_CHUNK), int(budget * _TURNS))
 
@@ -68,7 +68,7 @@ class Subject(Experiment):
         before = 0.0
         for _ in range(_MOST_WARM_UPS):
             figures = measured_load(
-                self._servers[contender], self._load(variant["chunk"]), max(1.0, self.options.seconds / 2)
+                self._servers[contender], self._load_of(variant), max(1.0, self.options.seconds / 2)
             )
             cost = figures["cpu_us_per_request"]
             if abs(cost - before) < _STEADY * cost:
@@ -76,10 +76,13 @@ class Subject(Experiment):
             before = cost
 
     def measure(self, contender: str, variant: Variant) -> Figures:
-        return measured_load(self._servers[contender], self._load(variant["chunk"]), self.options.seconds)
+        return measured_load(self._servers[contender], self._load_of(variant), self.options.seconds)
 
     def versions(self) -> dict[str, str]:
         return {name: server.version for name, server in self._servers.items()}
 
+    def _load_of(self, variant: Variant) -> Load:
+        return self._load(variant["chunk"])
+
     def _load(self, chunk: str) -> Load:
-        return Load(_TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))
+        return Load(TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))

@@ -115,7 +115,7 @@ def _first_produce(server: PenstockServer, load: Load) -> float:
 
 def _first_fetch(server: PenstockServer) -> float:
     """When records came out of partition 0, from its beginning."""
-    puller = Puller(server.address, _TOPIC, 1)
+    puller = Puller(server.address, _TOPIC, {0: 0})
     pulled = puller.pull()
     answered = time.perf_counter()
     puller.close()

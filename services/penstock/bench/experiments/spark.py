@@ -1,8 +1,9 @@
-"""Spark over one topic: by push, by pull, and with Spark's own Kafka source, default and tuned.
+"""Spark over one topic: by push, by pull, and what a user has today, Spark's Kafka source on Apache Kafka.
 
-All four read the same Penstock topic in one Spark, in turns. The time is the whole query's, planning
-included; `executor_cpu_us_per_record` is what its tasks spent, and hardly changes with what else the
-machine does. local[2] as everywhere in our figures; Spark and the broker share the CPUs.
+All read the same records in one Spark, in turns; Spark's Kafka source with its defaults and tuned. The time
+is the whole query's, planning included; `executor_cpu_us_per_record` is what its tasks spent, and hardly
+changes with what else the machine does. local[2] as everywhere in our figures; Spark has all CPUs but the
+broker's (--no-pin: all). Word counts read text in records of 2 KiB, the others 100 bytes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.bench import servers
 from penstock.bench.experiment import (
     Better,
     CannotStart,
@@ -22,17 +24,21 @@ from penstock.bench.experiment import (
     Metric,
     Options,
     Parameter,
+    Plot,
     Variant,
 )
 from penstock.bench.load import Load, fill
+from penstock.bench.queries import AGGREGATES, QUERIES
 from penstock.bench.rig import Rig
-from penstock.bench.servers import PenstockServer
+from penstock.bench.servers import Server
 from penstock.settings import parse_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TOPIC: Final = "spark"
+_RECORDS: Final = "records"
+_TEXT: Final = "text"
+_TEXT_RECORD: Final = 2048
 _SLACK: Final = 1.5
 _TUNED: Final = {
     "kafka.max.poll.records": "20000",
@@ -58,9 +64,10 @@ def _goals(query: str, default: float, tuned: float) -> tuple[Goal, ...]:
 class Subject(Experiment):
     about = "Spark queries by push and by pull, against Spark's own Kafka source"
     parameters = (
-        Parameter("query", "count,filter,pass,word-count", "What is asked of the topic."),
+        Parameter("query", ",".join(QUERIES), "What is asked of the topic.", quick="count,filter"),
         Parameter("trigger", "batch", "batch, available-now (a stream), or both."),
         Parameter("size", "1GiB", "How much is in the topic.", quick="64MiB"),
+        Parameter("text", "48MiB", "How much text the word counts read.", quick="8MiB"),
         Parameter("chunk", "16KiB", "Size of its record batches."),
         Parameter("partitions", "8", "Of the topic."),
     )
@@ -71,17 +78,19 @@ class Subject(Experiment):
     )
     contenders = tuple(_SOURCES)
     baseline = "kafka"
+    plots = (Plot(("seconds", "executor_cpu_us_per_record"), logarithmic=True),)
     goals = (*_goals("pass", 12, 6), *_goals("filter", 8, 5), *_goals("count", 50, 25))
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
-        self._server: PenstockServer | None = None
-        self._records = 0
+        self._spark: SparkSession | None = None
+        self._servers: dict[str, Server] = {}
+        self._records: dict[tuple[str, str], int] = {}
 
     def variants(self) -> Sequence[Variant]:
-        unknown = set(self.options.texts("query")) - set(_QUERIES)
+        unknown = set(self.options.texts("query")) - set(QUERIES)
         if unknown:
-            raise ValueError(f"--query: {', '.join(sorted(unknown))} is none of {', '.join(_QUERIES)}")
+            raise ValueError(f"--query: {', '.join(sorted(unknown))} is none of {', '.join(QUERIES)}")
         return [
             {"query": query, "trigger": trigger}
             for query in self.options.texts("query")
@@ -89,57 +98,76 @@ class Subject(Experiment):
         ]
 
     def start(self, contender: str) -> None:
-        if self._server is None:
+        if self._spark is None:
             self._spark, self._without_kafka = start_spark("local[2]")
-            size = parse_size(self.options.text("size"))
-            self._server = PenstockServer(self.rig, int(size * _SLACK + (256 << 20)))
-            self._server.start()
-            partitions = self.options.number("partitions")
-            self._server.create_topic(_TOPIC, partitions, {})
-            fill(self._server, Load(_TOPIC, partitions, self.options.text("chunk")), size, slice_seconds=1)
-            self._records = self._read("push", stream=False).count()
         if contender.startswith("kafka") and self._without_kafka:
             raise CannotStart(self._without_kafka)
+        if _broker(contender) not in self._servers:
+            self._start_server(_broker(contender))
+
+    def _start_server(self, name: str) -> None:
+        sizes = {
+            _RECORDS: parse_size(self.options.text("size")),
+            _TEXT: parse_size(self.options.text("text")),
+        }
+        server = servers.make(name, self.rig, int(sum(sizes.values()) * _SLACK + (512 << 20)))
+        server.start()
+        partitions = self.options.number("partitions")
+        wanted = {_topic(query) for query in self.options.texts("query")}
+        for topic in sorted(wanted):
+            server.create_topic(topic, partitions, {})
+            load = Load(topic, partitions, self.options.text("chunk"))
+            if topic == _TEXT:
+                load = load._replace(record=_TEXT_RECORD, text="", producers=1)
+            # Whole requests until it is full: a slice that is too long would overshoot a small topic.
+            fill(server, load, sizes[topic], slice_seconds=0.2 if topic == _TEXT else 1.0)
+        self._servers[name] = server
+        for topic in wanted:
+            rows = self._read("pull", topic, server, stream=False)
+            self._records[name, topic] = rows.count()
 
     def warm_up(self, contender: str, variant: Variant) -> None:
         self.measure(contender, variant)
 
     def measure(self, contender: str, variant: Variant) -> Figures:
-        stream = variant["trigger"] != "batch"
+        assert self._spark is not None
+        stream, query = variant["trigger"] != "batch", variant["query"]
+        server, topic = self._servers[_broker(contender)], _topic(query)
+        records = self._records[server.name, topic]
         cpu = _Cpu(self._spark)
         started = time.perf_counter()
-        rows = _QUERIES[variant["query"]](self._read(contender, stream=stream))
+        rows = QUERIES[query](self._read(contender, topic, server, stream=stream))
         if stream:
-            _run_stream(rows, complete=variant["query"] in _AGGREGATES)
+            _run_stream(rows, complete=query in AGGREGATES)
         else:
             rows.write.format("noop").mode("overwrite").save()
         seconds = time.perf_counter() - started
         return {
             "seconds": seconds,
-            "records": self._records,
-            "records_per_second": self._records / seconds,
-            "executor_cpu_us_per_record": 1e6 * cpu.seconds() / self._records,
+            "records": records,
+            "records_per_second": records / seconds,
+            "executor_cpu_us_per_record": 1e6 * cpu.seconds() / records,
         }
 
-    def _read(self, contender: str, *, stream: bool) -> DataFrame:
-        assert self._server is not None
+    def versions(self) -> dict[str, str]:
+        return {name: server.version for name, server in self._servers.items()}
+
+    def _read(self, contender: str, topic: str, server: Server, *, stream: bool) -> DataFrame:
+        assert self._spark is not None
         source, options = _SOURCES[contender]
         reader: Any = self._spark.readStream if stream else self._spark.read
         reader = reader.format(source).options(**options).option("startingOffsets", "earliest")
-        reader = reader.option("kafka.bootstrap.servers", self._server.address).option("subscribe", _TOPIC)
+        reader = reader.option("kafka.bootstrap.servers", server.address).option("subscribe", topic)
         rows: DataFrame = reader.load()
         return rows
 
 
-_AGGREGATES: Final = ("count", "word-count")
-_QUERIES: Final[dict[str, Any]] = {
-    "count": lambda rows: rows.groupBy().count(),
-    "filter": lambda rows: rows.filter("cast(value as string) like '%penstock%'").select("value"),
-    "pass": lambda rows: rows.select("value"),
-    "word-count": lambda rows: (
-        rows.selectExpr("explode(split(cast(value as string), ' ')) as word").groupBy("word").count()
-    ),
-}
+def _broker(contender: str) -> str:
+    return "kafka" if contender.startswith("kafka") else "penstock"
+
+
+def _topic(query: str) -> str:
+    return _TEXT if "word" in query else _RECORDS
 
 
 def start_spark(master: str) -> tuple[SparkSession, str | None]:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request,
 from pydantic import BaseModel, TypeAdapter
 
 from penstock import __version__
+from penstock.broker.http import cluster as cluster_view
 from penstock.broker.http import models, views
 from penstock.broker.metrics import Metrics
 
@@ -99,6 +100,12 @@ def _views(broker: Broker) -> APIRouter:
     @app.get("/v1/broker", response_model=models.BrokerStatus, tags=["views"])
     async def broker_status() -> Response:
         return _answer(views.broker_status(broker))
+
+    @app.get("/v1/cluster", response_model=models.ClusterStatus, responses=missing, tags=["views"])
+    async def cluster() -> Response:
+        if broker.cluster is None:
+            raise HTTPException(404, "this broker is a node of its own, not one of a cluster")
+        return _answer(cluster_view.cluster_status(broker.cluster))
 
     @app.get("/v1/topics", response_model=list[models.TopicSummary], tags=["views"])
     async def topics() -> Response:

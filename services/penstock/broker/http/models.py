@@ -165,3 +165,57 @@ class ReaderStatus(BaseModel):
     lag: int
     max_lag: int
     cursors: list[CursorStatus]
+
+
+class ClusterBroker(BaseModel):
+    broker_id: int
+    kafka: str
+    replication: str
+    http: str
+    rack: str | None
+    alive: bool = Field(description="whether its lease in etcd lives")
+    leads: int
+    replicas: int
+
+
+class BackupStatus(BaseModel):
+    broker_id: int
+    state: str = Field(description="streaming, catching up, or detached")
+    lag: int = Field(description="records that it has not acknowledged")
+
+
+class OwnReplica(BaseModel):
+    storage: int
+    last_epoch: int
+    log_start: int
+    log_end: int
+    high_watermark: int
+
+
+class ReplicatedPartition(BaseModel):
+    topic: str
+    partition: int
+    leader: int
+    epoch: int
+    replicas: list[int]
+    in_sync: list[int]
+    reason: str = Field(description="of the last change of leader or in-sync set")
+    backups: list[BackupStatus] | None = Field(description="known to the leader only; null elsewhere")
+    own: OwnReplica | None = Field(description="what the broker that answers has of it")
+
+
+class ElectionStatus(BaseModel):
+    at: float
+    partition: str
+    epoch: int
+    leader: int
+    reason: str
+
+
+class ClusterStatus(BaseModel):
+    cluster_id: str
+    told_by: int = Field(description="the broker that says all this")
+    etcd_reachable: bool
+    brokers: list[ClusterBroker]
+    partitions: list[ReplicatedPartition]
+    elections: list[ElectionStatus] = Field(description="won by this broker, the newest first")

@@ -315,6 +315,22 @@ public final class Cluster {
     return found;
   }
 
+  /** What the leaders say of these logs now; those that don't speak of it, or aren't asked, are left out. */
+  public Map<TopicPartition, Extent> extents(Collection<TopicPartition> wanted) throws IOException {
+    if (!settings.wantsMemory() || wanted.isEmpty()) {
+      return Map.of();
+    }
+    Map<TopicPartition, Location> found = patiently("finding the leaders of " + wanted, () -> look(wanted));
+    locations.putAll(found);
+    Map<TopicPartition, Extent> extents = new TreeMap<>();
+    found.forEach((id, location) -> {
+      if (location.memory() != null) {
+        extents.put(id, location.memory().extent());
+      }
+    });
+    return extents;
+  }
+
   /** Looks again, once, without patience: the reader that asks has a loop of its own. */
   public Location relocate(TopicPartition wanted) throws IOException {
     Location found = look(List.of(wanted)).get(wanted);
@@ -353,6 +369,13 @@ public final class Cluster {
     return found;
   }
 
+  /** A broker that doesn't say where its log is dense promises nothing. */
+  private static Extent extent(JsonNode partition) {
+    long highWatermark = partition.path("highWatermark").asLong();
+    long denseFrom = partition.path("denseFrom").asLong(highWatermark);
+    return new Extent(denseFrom, highWatermark, partition.path("bytes").asLong(-1));
+  }
+
   private Map<TopicPartition, Location.Memory> subscribe(
       int brokerId, Endpoint endpoint, List<TopicPartition> partitions) throws IOException {
     Connection connection = take(endpoint);
@@ -381,11 +404,13 @@ public final class Cluster {
         TopicPartition id = new TopicPartition(each.path("topic").asText(), each.path("partition").asInt());
         String topicId = each.path("topicId").asText();
         memory.put(id, new Location.Memory(
+            answer.path("host").asText(),
             directory,
             answer.path("incarnation").asLong(),
             topicId,
             directory + "/" + topicId + "/" + id.partition(),
-            each.path("leaderEpoch").asInt()));
+            each.path("leaderEpoch").asInt(),
+            extent(each)));
       }
     }
     return memory;

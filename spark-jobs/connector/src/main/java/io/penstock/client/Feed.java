@@ -19,6 +19,8 @@ public final class Feed implements BatchSource {
   private static final Logger LOG = LoggerFactory.getLogger(Feed.class);
   private static final long RETRY_NANOS = 50_000_000L;
   private static final long PUSH_PATIENCE_NANOS = 10_000_000_000L;
+  /** How long memory that can't be read here is let alone; a leader that was out of touch comes back to it. */
+  private static final long FORGET_NANOS = 10_000_000_000L;
 
   private final Cluster cluster;
   private final TopicPartition id;
@@ -38,6 +40,7 @@ public final class Feed implements BatchSource {
   private BatchSource active;
   private long retryAt = System.nanoTime();
   private long lostAt;
+  private long forgottenAt;
 
   private long pushRecords;
   private long pushBytes;
@@ -86,7 +89,14 @@ public final class Feed implements BatchSource {
 
   /** Takes up push if the memory is here and holds the offset. */
   private void tryPush(long offset) throws IOException {
-    if (mode == Mode.PULL || location == null || location.memory() == null) {
+    if (mode == Mode.PULL || location == null) {
+      return;
+    }
+    if (location.memory() == null) {
+      if (forgottenAt != 0 && System.nanoTime() - forgottenAt > FORGET_NANOS) {
+        forgottenAt = 0;
+        location = null;
+      }
       return;
     }
     if (cluster.isElsewhere(location.memory().host())) {
@@ -134,6 +144,7 @@ public final class Feed implements BatchSource {
   }
 
   private void forgetMemory() {
+    forgottenAt = System.nanoTime();
     location = new Location(location.partition(), location.brokerId(), location.endpoint(), null);
   }
 

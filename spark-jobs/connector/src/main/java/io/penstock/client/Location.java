@@ -12,9 +12,15 @@ import java.util.HexFormat;
 public record Location(TopicPartition partition, int brokerId, Endpoint endpoint, Memory memory)
     implements Serializable {
 
-  /** A partition's place in its leader's shared memory, and the broker process that this holds for. */
+  /** A partition's place in its leader's shared memory, the broker process that this holds for, and its extent then. */
   public record Memory(
-      String brokerDirectory, long incarnation, String topicId, String directory, int leaderEpoch)
+      String machine,
+      String brokerDirectory,
+      long incarnation,
+      String topicId,
+      String directory,
+      int leaderEpoch,
+      Extent extent)
       implements Serializable {
     Host host() {
       return new Host(brokerDirectory, incarnation);
@@ -23,6 +29,11 @@ public record Location(TopicPartition partition, int brokerId, Endpoint endpoint
 
   /** A broker process, as its memory knows it. */
   record Host(String directory, long incarnation) {}
+
+  /** What Spark calls the machine to read it on: the one that has its memory. */
+  public String machine() {
+    return memory == null ? endpoint.host() : memory.machine;
+  }
 
   /** Maps the partition if its memory is on this machine. */
   public PartitionMemory map() throws IOException {

@@ -19,8 +19,8 @@ import org.slf4j.LoggerFactory;
 
 /**
  * An idempotent producer (acks=all). A thread of its own sends whatever has gathered while the last request
- * was on its way: one record leaves at once, a flood leaves in large batches, and there is no linger to
- * choose. One batch per partition is under way at a time, so that order and sequence numbers hold.
+ * was on its way: one record leaves at once, a flood leaves in large batches, and no linger is needed for
+ * that (with one, records wait for company, which spares the broker requests). One batch per partition is under way at a time, so that order and sequence numbers hold.
  */
 public final class Producer implements Closeable {
   private static final Logger LOG = LoggerFactory.getLogger(Producer.class);
@@ -55,6 +55,7 @@ public final class Producer implements Closeable {
   private short producerEpoch;
   private long buffered;
   private int unfinished;
+  private int flushing;
   private boolean asleep;
   private boolean closed;
   private IOException failure;
@@ -100,7 +101,7 @@ public final class Producer implements Closeable {
       int before = batch.size();
       batch.append(System.currentTimeMillis(), key, value, headers == null ? NO_HEADERS : headers);
       buffered += batch.size() - before;
-      if (asleep) {
+      if (asleep || (settings.lingerMs() > 0 && buffered >= settings.batchBytes())) {
         notifyAll();
       }
     }
@@ -134,8 +135,14 @@ public final class Producer implements Closeable {
 
   /** Returns when the broker has everything that was sent. */
   public synchronized void flush() throws IOException {
-    while (unfinished > 0 && failure == null) {
-      await();
+    flushing++;
+    notifyAll();
+    try {
+      while (unfinished > 0 && failure == null) {
+        await();
+      }
+    } finally {
+      flushing--;
     }
     throwFailure();
   }
@@ -188,6 +195,7 @@ public final class Producer implements Closeable {
   private synchronized List<Sending> gather() throws IOException, InterruptedException {
     List<Sending> round = new ArrayList<>();
     while (!closed) {
+      linger();
       for (Lane lane : lanes.values()) {
         if (lane.sending == null && !lane.batches.isEmpty()) {
           BatchWriter batch = lane.batches.pollFirst();
@@ -209,6 +217,18 @@ public final class Producer implements Closeable {
       asleep = false;
     }
     return round;
+  }
+
+  /** Lets what there is wait for company, unless somebody waits for it or it is enough for a batch. */
+  private void linger() throws InterruptedException {
+    long until = System.nanoTime() + settings.lingerMs() * 1_000_000;
+    while (!closed && unfinished > 0 && flushing == 0 && buffered < settings.batchBytes()) {
+      long left = until - System.nanoTime();
+      if (left <= 0) {
+        return;
+      }
+      wait(left / 1_000_000, (int) (left % 1_000_000));
+    }
   }
 
   /** Sends a round, one request for each leader. False when something is left to be sent again. */

@@ -88,6 +88,15 @@ public final class RecordBatch {
         | (Platform.getByte(null, address + ATTRIBUTES + 1) & 0xff);
   }
 
+  public static long maxTimestamp(long address) {
+    return int64(address + MAX_TIMESTAMP);
+  }
+
+  /** Whether the broker stamped it: then all its records have the largest timestamp. */
+  public static boolean hasAppendTime(long address) {
+    return (attributes(address) & LOG_APPEND_TIME) != 0;
+  }
+
   static int count(long address) {
     return int32(address + COUNT);
   }

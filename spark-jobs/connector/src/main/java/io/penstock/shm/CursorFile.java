@@ -18,6 +18,10 @@ import java.util.UUID;
  * closed before its end: closing any descriptor of it would drop a POSIX lock.
  */
 final class CursorFile {
+  private static final int[] COUNTS = {
+      Layout.SLOT_PUSH_RECORDS, Layout.SLOT_PUSH_BYTES, Layout.SLOT_PULL_RECORDS, Layout.SLOT_PULL_BYTES
+  };
+
   private final Path file;
   private final FileChannel channel;
   private final Mapping mapping;
@@ -90,9 +94,6 @@ final class CursorFile {
     mapping.release(slot.at + Layout.SLOT_PARTITION, partition);
     mapping.release(slot.at + Layout.SLOT_PINNED, -1);
     mapping.release(slot.at + Layout.SLOT_FINISHED, offset);
-    for (int counter = Layout.SLOT_PUSH_RECORDS; counter <= Layout.SLOT_PULL_BYTES; counter += Layout.WORD) {
-      mapping.release(slot.at + counter, 0);
-    }
     mapping.release(slot.at + Layout.SLOT_STATE, Layout.SLOT_STATE_PUSH);
     mapping.release(Layout.CURSOR_HEARTBEAT, ++beats);
     return slot;
@@ -126,11 +127,16 @@ final class CursorFile {
   final class Slot {
     private final int number;
     private final int at;
+    /** What the slot's users before had counted: the file's counts only grow, however short a task is. */
+    private final long[] before = new long[COUNTS.length];
     private boolean open = true;
 
     private Slot(int number) {
       this.number = number;
       this.at = CursorFile.at(number);
+      for (int count = 0; count < COUNTS.length; count++) {
+        before[count] = mapping.acquire(at + COUNTS[count]);
+      }
     }
 
     void pin(long base) {
@@ -150,10 +156,10 @@ final class CursorFile {
     }
 
     void totals(long pushRecords, long pushBytes, long pullRecords, long pullBytes) {
-      mapping.release(at + Layout.SLOT_PUSH_RECORDS, pushRecords);
-      mapping.release(at + Layout.SLOT_PUSH_BYTES, pushBytes);
-      mapping.release(at + Layout.SLOT_PULL_RECORDS, pullRecords);
-      mapping.release(at + Layout.SLOT_PULL_BYTES, pullBytes);
+      mapping.release(at + Layout.SLOT_PUSH_RECORDS, before[0] + pushRecords);
+      mapping.release(at + Layout.SLOT_PUSH_BYTES, before[1] + pushBytes);
+      mapping.release(at + Layout.SLOT_PULL_RECORDS, before[2] + pullRecords);
+      mapping.release(at + Layout.SLOT_PULL_BYTES, before[3] + pullBytes);
     }
 
     void close() {

@@ -43,6 +43,11 @@ final class Columns {
     return headers ? schema.add(HEADERS, DataTypes.createArrayType(HEADER)) : schema;
   }
 
+  /** Whether a column is as long as producers make it. */
+  static boolean isPayload(String column) {
+    return column.equals(KEY) || column.equals(VALUE) || column.equals(HEADERS);
+  }
+
   static ColumnarBatch over(RecordColumns records, StructType schema, String topic, int partition) {
     ColumnVector[] vectors = new ColumnVector[schema.size()];
     for (int column = 0; column < vectors.length; column++) {

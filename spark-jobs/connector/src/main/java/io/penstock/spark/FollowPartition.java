@@ -12,6 +12,6 @@ record FollowPartition(List<Start> starts) implements InputPartition {
 
   @Override
   public String[] preferredLocations() {
-    return starts.stream().map(start -> start.location().endpoint().host()).distinct().toArray(String[]::new);
+    return starts.stream().map(start -> start.location().machine()).distinct().toArray(String[]::new);
   }
 }

@@ -26,7 +26,7 @@ final class Pruning {
   private long lastPartition = Long.MAX_VALUE;
   private long firstOffset = Long.MIN_VALUE;
   private long lastOffset = Long.MAX_VALUE;
-  private long since = Long.MIN_VALUE;
+  private TimeBounds times = TimeBounds.ALWAYS;
 
   /** Takes note of a predicate; true when Spark need not look at it again. */
   boolean take(Predicate predicate) {
@@ -36,6 +36,10 @@ final class Pruning {
       return take(and.right()) && left;
     }
     Expression[] parts = predicate.children();
+    if (predicate.name().equals("IS_NOT_NULL") && parts[0] instanceof NamedReference column) {
+      // Spark adds it to every comparison; all but keys, values and headers are there in every record.
+      return column.fieldNames().length == 1 && !Columns.isPayload(column.fieldNames()[0]);
+    }
     if (parts.length < 2 || !(parts[0] instanceof NamedReference column) || column.fieldNames().length != 1) {
       return false;
     }
@@ -123,16 +127,30 @@ final class Pruning {
     }
   }
 
-  /**
-   * Only from below: the broker names the first record at or after a time, and all before it are earlier.
-   * Producers' clocks being what they are, nothing follows for those behind it, and Spark looks at them all.
-   */
+  /** Never the last word: Spark looks at every record that is left. */
   private void noteTime(Predicate predicate, long micros) {
-    String operator = predicate.name();
-    if (operator.equals("=") || operator.equals(">") || operator.equals(">=")) {
-      since = Math.max(since, Math.floorDiv(micros, MICROS));
-      used.add(predicate);
+    long millis = Math.floorDiv(micros, MICROS);
+    switch (predicate.name()) {
+      case "=":
+      case "<=>":
+        times = times.notBefore(millis).notAfter(millis);
+        break;
+      case ">":
+      case ">=":
+        times = times.notBefore(millis);
+        break;
+      case "<":
+      case "<=":
+        times = times.notAfter(millis);
+        break;
+      default:
+        return;
     }
+    used.add(predicate);
+  }
+
+  TimeBounds times() {
+    return times;
   }
 
   Predicate[] used() {
@@ -151,14 +169,18 @@ final class Pruning {
         left.add(new OffsetRange(range.partition(), from, until));
       }
     }
-    return since == Long.MIN_VALUE ? left : pruneByTime(left, cluster);
+    return times.since() == Long.MIN_VALUE ? left : pruneByTime(left, cluster);
   }
 
+  /**
+   * Only from below: the broker names the first record at or after a time, and all before it are earlier.
+   * Producers' clocks being what they are, nothing follows for those behind it.
+   */
   private List<OffsetRange> pruneByTime(List<OffsetRange> ranges, Cluster cluster) {
-    Map<TopicPartition, Long> times = new HashMap<>();
-    ranges.forEach(range -> times.put(range.partition(), Math.max(0, since)));
+    Map<TopicPartition, Long> asked = new HashMap<>();
+    ranges.forEach(range -> asked.put(range.partition(), Math.max(0, times.since())));
     try {
-      Map<TopicPartition, Long> firsts = cluster.offsets(times);
+      Map<TopicPartition, Long> firsts = cluster.offsets(asked);
       List<OffsetRange> left = new ArrayList<>();
       for (OffsetRange range : ranges) {
         long first = firsts.get(range.partition());

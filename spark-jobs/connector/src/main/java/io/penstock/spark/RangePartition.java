@@ -7,6 +7,6 @@ import org.apache.spark.sql.connector.read.InputPartition;
 record RangePartition(Location location, long from, long until) implements InputPartition {
   @Override
   public String[] preferredLocations() {
-    return new String[] {location.endpoint().host()};
+    return new String[] {location.machine()};
   }
 }

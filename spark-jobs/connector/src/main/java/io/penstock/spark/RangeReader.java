@@ -25,6 +25,7 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private final Feed feed;
   private final TopicPartition id;
   private final long until;
+  private final TimeBounds times;
   private final boolean failOnDataLoss;
   private final long patienceMs;
   private final Totals totals;
@@ -33,9 +34,10 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private long offset;
   private boolean opened;
 
-  RangeReader(Cluster cluster, Feed feed, RangePartition range, StructType schema, SourceOptions options,
-      Totals totals) {
+  RangeReader(Cluster cluster, Feed feed, RangePartition range, StructType schema, TimeBounds times,
+      SourceOptions options, Totals totals) {
     this.cluster = cluster;
+    this.times = times;
     this.feed = feed;
     this.id = feed.partition();
     this.offset = range.from();
@@ -78,7 +80,9 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
       if (columns.rows() > 0 && columns.rows() + RecordColumns.count(address) > ROWS) {
         return;
       }
-      columns.add(address, feed.size(), offset, until);
+      if (times.mayLieIn(address)) {
+        columns.add(address, feed.size(), offset, until);
+      }
       offset = RecordBatch.nextOffset(address);
       feed.pass();
     }
@@ -118,6 +122,11 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   @Override
   public ColumnarBatch get() {
     return batch;
+  }
+
+  /** The offset of a row of the batch at hand. */
+  long offset(int row) {
+    return columns.offset(row);
   }
 
   @Override

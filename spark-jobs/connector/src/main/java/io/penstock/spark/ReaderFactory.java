@@ -10,7 +10,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 
-/** Makes readers in the executors: columnar ones for ranges, row by row for real time. */
+/** Makes readers in the executors: columnar ones for ranges, row by row for real time and for summaries. */
 final class ReaderFactory implements PartitionReaderFactory {
   private static final long serialVersionUID = 1L;
 
@@ -18,29 +18,46 @@ final class ReaderFactory implements PartitionReaderFactory {
   private final StructType schema;
   private final Totals totals;
   private final String application;
+  private final TimeBounds times;
+  /** Null where records themselves are asked for. */
+  private final Summary summary;
 
   ReaderFactory(SourceOptions options, StructType schema, Totals totals, String application) {
+    this(options, schema, totals, application, TimeBounds.ALWAYS, null);
+  }
+
+  ReaderFactory(SourceOptions options, StructType schema, Totals totals, String application, TimeBounds times,
+      Summary summary) {
     this.options = options;
     this.schema = schema;
     this.totals = totals;
     this.application = application;
+    this.times = times;
+    this.summary = summary;
   }
 
   @Override
   public boolean supportColumnarReads(InputPartition partition) {
-    return partition instanceof RangePartition;
+    return summary == null && partition instanceof RangePartition;
   }
 
   @Override
   public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition partition) {
-    RangePartition range = (RangePartition) partition;
+    return rangeReader((RangePartition) partition);
+  }
+
+  private RangeReader rangeReader(RangePartition range) {
     Cluster cluster = Cluster.of(options.settings);
     Feed feed = new Feed(cluster, range.location(), options.mode, label(), true, range.until());
-    return new RangeReader(cluster, feed, range, schema, options, totals);
+    StructType columns = summary == null ? schema : new StructType();
+    return new RangeReader(cluster, feed, range, columns, times, options, totals);
   }
 
   @Override
   public PartitionReader<InternalRow> createReader(InputPartition partition) {
+    if (partition instanceof RangePartition range) {
+      return new SummaryReader(rangeReader(range), range.location().partition(), summary);
+    }
     return new FollowReader((FollowPartition) partition, schema, options, totals, label());
   }
 

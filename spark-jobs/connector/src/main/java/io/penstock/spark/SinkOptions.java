@@ -22,7 +22,7 @@ final class SinkOptions implements Serializable {
   private static final Set<String> HEEDED = Set.of(
       "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms",
       "kafka.security.protocol", "kafka.compression.type", "kafka.batch.size", "kafka.buffer.memory",
-      "kafka.delivery.timeout.ms");
+      "kafka.delivery.timeout.ms", "kafka.linger.ms");
   private static final Set<String> REFUSED = Set.of("kafka.key.serializer", "kafka.value.serializer");
   private static final int BATCH_BYTES = 256 << 10;
 
@@ -39,7 +39,8 @@ final class SinkOptions implements Serializable {
         SourceOptions.choice(options, "kafka.compression.type", Codec.class, Codec.NONE),
         options.getInt("kafka.batch.size", BATCH_BYTES),
         options.getLong("kafka.buffer.memory", 32 << 20),
-        options.getLong("kafka.delivery.timeout.ms", 120_000));
+        options.getLong("kafka.delivery.timeout.ms", 120_000),
+        options.getLong("kafka.linger.ms", 0));
   }
 
   private static void check(String option) {

@@ -1,0 +1,235 @@
+"""Producers and consumers at the same time, on one node: the experiment behind the paper's figures.
+
+A figure is a subclass that says what is swept. The median of the per-second throughput is measured, of
+producers and of consumers apart. CPUs: the broker has the first, consumers the last ones; producers have
+one of their own if there are three, else they share the broker's, so that what consumers take from
+producers they take by way of the broker (the paper's producers are on other nodes).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Sequence
+from typing import ClassVar, Final, NamedTuple
+
+from penstock.bench import replicas
+from penstock.bench.consumers import (
+    SPARK,
+    Consumers,
+    NativeConsumers,
+    NoConsumers,
+    Reading,
+    SparkConsumers,
+    median_per_second,
+)
+from penstock.bench.experiment import (
+    Better,
+    CannotStart,
+    Experiment,
+    Figures,
+    Metric,
+    Options,
+    Parameter,
+    Plot,
+    Variant,
+)
+from penstock.bench.load import Load, fill, load_report, start_load
+from penstock.bench.rig import Rig
+from penstock.bench.servers import Server
+from penstock.bench.sparkprocess import SparkProcess
+from penstock.settings import parse_size
+
+_KEPT: Final = 0.75
+"""The share of the memory budget that the topic's retention keeps: all of it stays in memory."""
+_FIRST_SECONDS: Final = 1.0
+"""Of every sample, left out."""
+_WARM_SECONDS: Final = 3.0
+_KAFKA_WARM: Final = 512 << 20
+_KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
+
+
+class Way(NamedTuple):
+    """What a contender's name stands for."""
+
+    consumer: str | None
+    """push, pull or kafka with Spark; native; None for producers alone."""
+    broker: str = "penstock"
+    replication: int = 1
+
+
+PUSH_PULL_NATIVE: Final = {"push": Way("push"), "pull": Way("pull"), "native pull": Way("native")}
+
+
+def scaled(counts: str) -> str:
+    """The paper's numbers of clients, as far as this machine can make sense of them: twice its CPUs."""
+    most = 2 * len(os.sched_getaffinity(0))
+    return ",".join(count for count in counts.split(",") if int(count) <= most)
+
+
+def _ample(gigabytes: int) -> str:
+    """So much memory, or a quarter of the machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
+    return f"{max(1, min(gigabytes, machine // 4))}GiB"
+
+
+def parameters(**defaults: str) -> tuple[Parameter, ...]:
+    """The parameters of a colocation experiment, with the figure's own values."""
+    about = {
+        "chunk": ("16KiB", "Chunk sizes of the producers."),
+        "clients": ("1", "So many producers and so many consumers."),
+        "partitions": ("8", "Of the topic."),
+        "query": ("pass", "What consumers do: pass (iterate), filter, count, word-count, ..."),
+        "fetch": ("128KiB", "Consumers' chunk size, or a multiple of the producers' like 8x. Not for push."),
+        "record": ("100", "Bytes of a record."),
+        "rate": ("0", "Records per second that the producers keep to; 0: as many as can be."),
+        "batch": ("50MB", "What a micro-batch reads at most: one that fell behind must end within seconds."),
+        "memory": (_ample(6), "Each broker's memory budget: slow consumers must not fall out of it."),
+    }
+    defaults.setdefault("quick_memory", _ample(3))
+    return tuple(
+        Parameter(name, defaults.get(name, default), text, quick=defaults.get(f"quick_{name}"))
+        for name, (default, text) in about.items()
+    )
+
+
+class Colocation(Experiment):
+    ways: ClassVar[dict[str, Way]] = PUSH_PULL_NATIVE
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("producers_records_per_second", "records/s", Better.MORE),
+        Metric("consumers_records_per_second", "records/s", Better.MORE),
+        Metric("broker_cpu_us_per_record", "us", Better.LESS),
+    )
+    contenders = tuple(PUSH_PULL_NATIVE)
+    baseline: ClassVar[str | None] = "pull"
+    plots = (
+        Plot(
+            ("producers_records_per_second", "consumers_records_per_second"), along="chunk", panels="clients"
+        ),
+    )
+    text: ClassVar[bool] = False
+    seconds = 4.0
+    repeat = 1
+    quick_seconds = 2.0
+    quick_repeat = 1
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._servers: dict[tuple[str, int], Server] = {}
+        self._spark: SparkProcess | None = None
+        self._warm: set[tuple[str, str]] = set()
+        alone = all(way.consumer is None for way in self.ways.values())
+        together = (rig.load_cpus, rig.load_cpus)
+        self._producer_cpus, self._consumer_cpus = together if alone else rig.roles()
+
+    def variants(self) -> Sequence[Variant]:
+        names = ("query", "partitions", "clients", "chunk")
+        swept = {name: self.options.texts(name) for name in names}
+        shown = [name for name in names if name in ("clients", "chunk") or len(swept[name]) > 1]
+        every = itertools.product(*(swept[name] for name in shown))
+        return [dict(zip(shown, values, strict=True)) for values in every]
+
+    def start(self, contender: str) -> None:
+        way = self.ways[contender]
+        if way.consumer in SPARK:
+            if self._spark is None:
+                slots = max(map(int, self.options.texts("clients")))
+                self._spark = SparkProcess(self.rig, max(2, slots), self._consumer_cpus)
+            missing = self._spark.without_kafka()
+            if way.consumer == "kafka" and missing:
+                raise CannotStart(missing)
+        if (way.broker, way.replication) not in self._servers:
+            self._start_server(way)
+
+    def _start_server(self, way: Way) -> None:
+        budget = parse_size(self.options.text("memory"))
+        server = replicas.make(way.broker, self.rig, budget, way.replication)
+        server.start()
+        for count in map(int, self.options.texts("partitions")):
+            share = budget * _KEPT / len(self.options.texts("partitions")) / count
+            configs = {"retention.bytes": str(int(share))}
+            if way.broker == "kafka":
+                configs |= _KAFKA_SEGMENT
+            server.create_topic(_topic(count), count, configs, way.replication)
+            # Every page of ours once, for fresh ones are dear; Kafka's until its code is compiled.
+            size = _KAFKA_WARM if way.broker == "kafka" else int(budget * _KEPT)
+            fill(server, Load(_topic(count), count, "64KiB"), size, slice_seconds=1.0)
+        self._servers[way.broker, way.replication] = server
+
+    def warm_up(self, contender: str, variant: Variant) -> None:
+        """Spark compiles a query when it first runs it: once for each contender and query."""
+        pair = (contender, self._value(variant, "query"))
+        if self.ways[contender].consumer in SPARK and pair not in self._warm:
+            self._warm.add(pair)
+            self._sample(contender, variant, _WARM_SECONDS)
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        return self._sample(contender, variant, self.options.seconds)
+
+    def versions(self) -> dict[str, str]:
+        return {server.name: server.version for server in self._servers.values()}
+
+    def _sample(self, contender: str, variant: Variant, seconds: float) -> Figures:
+        way = self.ways[contender]
+        server = self._servers[way.broker, way.replication]
+        reading = self._reading(variant)
+        load = Load(
+            reading.topic,
+            reading.partitions,
+            variant["chunk"],
+            producers=int(variant["clients"]),
+            record=reading.record,
+            rate=float(self.options.text("rate")),
+            acks="all" if way.replication > 1 else "1",
+            text=self.options.text("text") if self.text else None,
+        )
+        consumers = self._consumers(way, server, reading)
+        before = server.cpu_seconds()
+        report = load_report(
+            start_load(server, load, seconds + _FIRST_SECONDS, self._producer_cpus), seconds + _FIRST_SECONDS
+        )
+        end = time.time()
+        spent = server.cpu_seconds() - before
+        tallies = consumers.stop(end)
+        start = end - report["seconds"] + _FIRST_SECONDS
+        figures: Figures = {
+            "producers_records_per_second": report["median_records_per_second"],
+            "broker_cpu_us_per_record": 1e6 * spent / report["records"],
+            "broker_cpu_share": spent / report["seconds"],
+            "produced": report["records"],
+        }
+        if tallies:
+            figures["consumers_records_per_second"] = median_per_second(tallies, start, end)
+            figures["consumed"] = sum(tally.at(end) for tally in tallies)
+        return figures
+
+    def _consumers(self, way: Way, server: Server, reading: Reading) -> Consumers:
+        if way.consumer is None:
+            return NoConsumers()
+        if way.consumer == "native":
+            return NativeConsumers(server, reading, self._consumer_cpus)
+        assert self._spark is not None
+        return SparkConsumers(self._spark, server, reading, way.consumer)
+
+    def _reading(self, variant: Variant) -> Reading:
+        fetch = self.options.text("fetch")
+        multiple = fetch.removesuffix("x")
+        chunk = parse_size(variant["chunk"])
+        partitions = int(self._value(variant, "partitions"))
+        return Reading(
+            _topic(partitions),
+            partitions,
+            int(variant["clients"]),
+            int(multiple) * chunk if multiple != fetch else parse_size(fetch),
+            self.options.number("record"),
+            parse_size(self.options.text("batch")),
+            self._value(variant, "query"),
+        )
+
+    def _value(self, variant: Variant, name: str) -> str:
+        return variant.get(name) or self.options.text(name)
+
+
+def _topic(partitions: int) -> str:
+    return f"of-{partitions}"

@@ -1,0 +1,16 @@
+"""The paper's Figure 4: producers and consumers that iterate and count, by chunk size and their number.
+
+They saw producers slow down when consumers compete, push slightly ahead of pull with fewer threads, and
+pull ahead where one push thread was the limit. Consumers' chunk is 128 KiB.
+"""
+
+from __future__ import annotations
+
+from penstock.bench.colocation import Colocation, parameters, scaled
+
+
+class Subject(Colocation):
+    about = "the paper's Figure 4: producers against consumers that iterate, by their number"
+    parameters = parameters(
+        chunk="4KiB,32KiB,128KiB", quick_chunk="32KiB", clients=scaled("1,2,4,8"), quick_clients="2"
+    )

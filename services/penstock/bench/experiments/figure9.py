@@ -1,0 +1,38 @@
+"""The paper's Figure 9: word count and windowed word count over text in records of 2 KiB.
+
+They saw no difference between push and pull: the words take all the CPU. The text is made up, with words
+as frequent as Zipf's law says, or a file's (--text). A window is 5 seconds and slides by 1. Producers keep
+to a rate that is more than can be counted, and less than would push the uncounted out of memory.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from penstock.bench.colocation import Colocation, Way, parameters, scaled
+from penstock.bench.experiment import Parameter, Plot
+
+
+class Subject(Colocation):
+    about = "the paper's Figure 9: word count, windowed word count over text"
+    parameters = (
+        *parameters(
+            query="word-count,windowed-word-count",
+            chunk="32KiB",
+            clients=scaled("1,2,4"),
+            quick_clients="2",
+            record="2048",
+            rate="20000",
+            batch="8MB",
+        ),
+        Parameter("text", "", "A file with words; without it they are made up."),
+    )
+    ways: ClassVar[dict[str, Way]] = {"push": Way("push"), "pull": Way("pull")}
+    contenders = tuple(ways)
+    text = True
+    seconds = 8.0
+    plots = (
+        Plot(
+            ("producers_records_per_second", "consumers_records_per_second"), along="clients", panels="query"
+        ),
+    )

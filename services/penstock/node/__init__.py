@@ -1,0 +1,1 @@
+"""Several brokers of one machine under one supervisor: `penstock node`."""

@@ -1,0 +1,109 @@
+"""Where a cluster under faults stands: namespaces of its own for mounts, processes and networks.
+
+Everything is gone when the process that entered is gone: brokers, shared memory, mounts, interfaces. Needs
+root or user namespaces; where neither is allowed the cluster stands on the loopback, and the
+faults that need more are left out of the schedule.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from chaos.network import Network
+from cluster import Ground
+
+_INSIDE: Final = "CHAOS_INSIDE"
+_CLOCK: Final = "/usr/lib/*/faketime/libfaketime.so.1"
+_ROOMY: Final = "16g"
+
+
+def enter(arguments: list[str]) -> bool:
+    """Run this program again inside its own namespaces; returns when inside, or when that can't be.
+
+    True: inside, as root of it.
+    """
+    if os.environ.get(_INSIDE):
+        return True
+    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        unshare.append("--map-root-user")
+    try:
+        subprocess.run(["ip", "-V"], check=True, capture_output=True)
+        subprocess.run([*unshare, "true"], check=True, capture_output=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    os.environ[_INSIDE] = "1"
+    os.execvp(unshare[0], [*unshare, sys.executable, "-m", "chaos", *arguments])
+    return False  # not reached: another program has this process now
+
+
+class Fields(Ground):
+    """Machines of their own: each with an address, a disk that can fill up and a clock that can step."""
+
+    def __init__(self, directory: Path, names: list[str], seed: int) -> None:
+        for place in ("/run", "/dev/shm"):
+            _mount(place, _ROOMY)
+        self.network = Network(seed)
+        self._directory = directory
+        self._library = next(iter(sorted(Path("/").glob(_CLOCK[1:]))), None)
+        for name in names:
+            self.network.add(name)
+            if name != "etcd":
+                disk = self.disk(name)
+                disk.mkdir(parents=True)
+                _mount(str(disk), _ROOMY)
+            self.step_clock(name, 0)
+
+    @property
+    def has_clocks(self) -> bool:
+        """Whether libfaketime is here (Debian: libfaketime)."""
+        return self._library is not None
+
+    def disk(self, name: str) -> Path:
+        return self._directory / name / "data"
+
+    def host(self, name: str) -> str:
+        return self.network.address(name)
+
+    def within(self, name: str) -> tuple[str, ...]:
+        return self.network.within(name)
+
+    def environment(self, name: str) -> dict[str, str]:
+        if self._library is None:
+            return {}
+        return {
+            "LD_PRELOAD": str(self._library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._clock(name)),
+            "FAKETIME_CACHE_DURATION": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    # Faults
+
+    def fill_disk(self, name: str) -> None:
+        """Not one page more can be written."""
+        used = os.statvfs(self.disk(name))
+        pages = max(1, used.f_blocks - used.f_bfree)
+        _mount(str(self.disk(name)), str(pages * used.f_frsize), "remount,")
+
+    def empty_disk(self, name: str) -> None:
+        _mount(str(self.disk(name)), _ROOMY, "remount,")
+
+    def step_clock(self, name: str, seconds: int) -> None:
+        """Its wall clock is off by so much from now on."""
+        self._clock(name).parent.mkdir(parents=True, exist_ok=True)
+        self._clock(name).write_text(f"{seconds:+d}\n")
+
+    def _clock(self, name: str) -> Path:
+        return self._directory / name / "clock"
+
+
+def _mount(place: str, size: str, how: str = "") -> None:
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"{how}size={size}", "tmpfs", place], check=True, capture_output=True
+    )

@@ -1,0 +1,64 @@
+"""Faults of every kind from a seed, on real processes in network namespaces, under the checker's eyes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from etcd import needs_etcd
+
+pytestmark = needs_etcd
+
+TESTS = Path(__file__).resolve().parent.parent
+MINUTES = os.environ.get("CHAOS_MINUTES", "1.5")
+SEED = os.environ.get("CHAOS_SEED", "1")
+
+
+def chaos(out: Path, *words: str, **environment: str) -> Any:
+    """Run it; returns what it found."""
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", "--out", str(out), *words],
+        env={**os.environ, "PYTHONPATH": f"{TESTS}:{TESTS / 'faults'}", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    print(done.stdout)
+    assert (out / "verdict.json").exists(), done.stdout[-3000:]
+    return json.loads((out / "verdict.json").read_text())
+
+
+@pytest.mark.timeout(900)
+def test_nothing_acknowledged_is_lost_repeated_or_moved_and_nobody_reads_what_is_not_there(
+    tmp_path: Path,
+) -> None:
+    found = chaos(tmp_path / "run", "--minutes", MINUTES, "--seed", SEED)
+    assert found["good"], (found["violations"], found["examples"])
+    assert found["acknowledged"] > 1000
+
+
+# Tests of the test: builds that break a rule are caught.
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("rule", "fault", "caught_as"),
+    [
+        ("ack-before-backup", "isolate", {"lost", "phantom"}),
+        ("skip-epoch-check", "unaware", {"lost", "phantom"}),
+        ("ignore-storage", "lose both", {"lost", "phantom"}),
+    ],
+)
+def test_a_build_without_a_rule_is_caught(tmp_path: Path, rule: str, fault: str, caught_as: set[str]) -> None:
+    if fault != "lose both" and subprocess.run(["unshare", "--net", "true"], check=False).returncode:
+        pytest.skip("needs network namespaces")
+    words = ("--rounds", "3", "--only", fault, "--role", "leader", "--patience", "15", "--alone")
+    found = chaos(tmp_path / "run", *words, PENSTOCK_BREAK=rule)
+    assert not found["good"]
+    assert caught_as & found["violations"].keys(), found["violations"]

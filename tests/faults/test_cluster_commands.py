@@ -1,0 +1,269 @@
+"""`penstock cluster`, `status` and `node` on real brokers: what operators do, and what must not be lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from cluster import QUIET, Cluster, read_all
+from etcd import EtcdProcess, needs_etcd
+from harness import PENSTOCK, eventually, free_port
+
+pytestmark = needs_etcd
+
+
+def penstock(*words: str, code: int = 0) -> str:
+    done = subprocess.run([*PENSTOCK, *words], capture_output=True, text=True, timeout=90)
+    assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def write(bootstrap: str, topic: str, values: list[str], partition: int = 0) -> None:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 60_000, **QUIET}
+    )
+    failed: list[Any] = []
+    for value in values:
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: error and failed.append(error)
+        )
+    assert producer.flush(60) == 0
+    assert not failed
+
+
+def values(bootstrap: str, topic: str, partitions: int = 1) -> list[str]:
+    found = read_all(bootstrap, topic, partitions)
+    return [value.decode() for partition in sorted(found) for _, value in found[partition]]
+
+
+@pytest.mark.parametrize("comes_back", ["empty", "with its log"])
+def test_an_unclean_election_needs_an_operators_word_and_says_what_is_lost(
+    tmp_path: Path, comes_back: str
+) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        keeper = cluster.leader("t", 0)
+        other = 3 - keeper
+        on = ("--cluster", cluster.etcd.endpoint)
+        write(cluster.bootstrap, "t", ["kept-1", "kept-2"])
+        cluster.in_sync("t", 2)
+        assert "no record needs to be lost" in penstock(
+            "cluster", "elect", "t", "0", "--unclean", *on, code=1
+        )
+
+        cluster.brokers[other].kill()
+        cluster.in_sync("t", 1)
+        write(cluster.bootstrap, "t", ["lost-1", "lost-2", "lost-3"])
+        cluster.brokers[keeper].kill()
+        cluster.brokers[other].start()
+        told = eventually_told(lambda: penstock("cluster", "elect", "t", "0", *on, code=1), "after offset 2")
+        assert "LOST" in told
+        assert cluster.leader("t", 0) != other, "nothing is elected without the word"
+
+        assert f"broker {other} leads" in penstock("cluster", "elect", "t", "0", "--unclean", *on)
+        write(cluster.bootstrap, "t", ["new-1"])
+        if comes_back == "empty":
+            cluster.brokers[keeper].lose_memory()
+            cluster.brokers[keeper].lose_disk()
+        cluster.brokers[keeper].start()
+        cluster.in_sync("t", 2)
+        assert values(cluster.bootstrap, "t") == ["kept-1", "kept-2", "new-1"]
+        penstock("cluster", "move-leader", "t", "0", str(keeper), *on)
+        assert values(cluster.bootstrap, "t") == ["kept-1", "kept-2", "new-1"]
+        if comes_back == "with its log":
+            assert "an operator gave its log up" in cluster.brokers[keeper].log_text()
+
+
+def eventually_told(ask: Any, words: str) -> str:
+    """The broker's HTTP comes a moment after the broker."""
+    told = ""
+
+    def look() -> bool:
+        nonlocal told
+        told = ask()
+        return words in told
+
+    eventually(look, 30, 0.3)
+    return told
+
+
+def test_a_topic_grows_and_the_cluster_shows_itself(tmp_path: Path) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 2, 2)
+        on = ("--cluster", cluster.etcd.endpoint)
+        assert "4 partitions" in penstock("cluster", "add-partitions", "t", "4", *on)
+        assert "can only get more" in penstock("cluster", "add-partitions", "t", "3", *on, code=1)
+        cluster.in_sync("t", 2)
+        write(cluster.bootstrap, "t", ["x"], partition=3)
+
+        view = json.loads(penstock("status", "--http", cluster.brokers[1].http, "--json"))["cluster"]
+        assert [(broker["broker_id"], broker["alive"]) for broker in view["brokers"]] == [
+            (1, True),
+            (2, True),
+        ]
+        grown = [each for each in view["partitions"] if each["topic"] == "t"]
+        assert [each["partition"] for each in grown] == [0, 1, 2, 3]
+        for each in grown:
+            backup = next(number for number in each["replicas"] if number != each["leader"])
+            assert list(each["lags"]) == [str(backup)], "whoever leads it was asked"
+        assert {e["leader"] for e in view["elections"]} == {1, 2}
+        assert all(e["reason"] for e in view["elections"])
+
+        text = penstock("status", "--http", cluster.brokers[1].http)
+        assert "last elections" in text
+        cluster.brokers[2].kill()
+        cluster.in_sync("t", 1)
+        text = penstock("cluster", "status", *on, code=1)
+        assert re.search(r"broker 2 (closed its connection|out of sync|silent)", text)
+
+
+# penstock node
+
+
+@contextmanager
+def node(
+    directory: Path, brokers: int, *options: str
+) -> Iterator[tuple[subprocess.Popen[bytes], str, list[int]]]:
+    ports = _ports(brokers)
+    log = directory / "node.log"
+    with EtcdProcess(directory / "etcd").start() as etcd, log.open("wb") as out:
+        process = subprocess.Popen(
+            [
+                *(*PENSTOCK, "node", "--brokers", str(brokers), "--cluster", etcd.endpoint),
+                *("--listen", f"127.0.0.1:{ports[0]}", "--replication-listen", f"127.0.0.1:{ports[1]}"),
+                *("--http", f"127.0.0.1:{ports[2]}", "--data-dir", str(directory / "data")),
+                *("--shm-dir", f"/dev/shm/penstock-test-node-{os.getpid()}", "--memory", "256MiB", *options),
+            ],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PENSTOCK_OFFSETS_PARTITIONS": "2"},
+        )
+        try:
+            eventually(lambda: b"\nready: " in b"\n" + log.read_bytes() or process.poll() is not None, 60)
+            assert process.poll() is None, log.read_text()
+            yield process, f"http://127.0.0.1:{ports[2]}", ports
+        except BaseException as error:
+            error.add_note(log.read_text()[-6000:])
+            raise
+        finally:
+            process.kill()
+            process.wait(10)
+            subprocess.run(["rm", "-rf", f"/dev/shm/penstock-test-node-{os.getpid()}"], check=False)
+
+
+def _ports(count: int) -> list[int]:
+    """Three runs of free ports, far enough from each other."""
+    while True:
+        first = [free_port() for _ in range(3)]
+        if all(port + count < 65000 for port in first) and all(
+            abs(a - b) > count + 1 for a in first for b in first if a != b
+        ):
+            return first
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+        return json.loads(text) if "json" in answer.headers["content-type"] else text
+
+
+def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly(tmp_path: Path) -> None:
+    with node(tmp_path, 2) as (process, http, ports):
+        bootstrap = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[0] + 1}"
+        penstock(
+            "topic", "create", "t", "--partitions", "2", "--replication", "2", "-b", bootstrap.split(",")[0]
+        )
+        write(bootstrap, "t", ["a"])
+        assert get(f"{http}/healthz") == {"status": "alive"}
+        assert get(f"{http}/readyz")["ready"]
+        brokers = get(f"{http}/v1/node")
+        assert [broker["broker_id"] for broker in brokers] == [1, 2]
+        metrics = get(f"{http}/metrics")
+        for number in ("1", "2"):
+            assert f'penstock_node_broker_up{{broker="{number}"}} 1.0' in metrics
+            assert re.search(rf'penstock_topic_records_in_total{{[^}}]*broker="{number}"', metrics), metrics[
+                :3000
+            ]
+
+        os.kill(brokers[0]["pid"], signal.SIGKILL)
+        eventually(lambda: get(f"{http}/v1/node")[0]["restarts"] == 1, 20)
+        write(bootstrap, "t", ["b"])
+        eventually(lambda: get(f"{http}/v1/node")[0]["ready"], 30)
+        assert 'penstock_node_broker_restarts_total{broker="1"} 1.0' in get(f"{http}/metrics")
+        assert sorted(values(bootstrap, "t", 2)) == ["a", "b"]
+
+        pids = [broker["pid"] for broker in get(f"{http}/v1/node")]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert (tmp_path / "node.log").read_text().count("stopped: everything is on disk") == 2
+
+
+def test_brokers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+    with node(tmp_path, 2) as (process, http, _):
+        pids = [broker["pid"] for broker in get(f"{http}/v1/node")]
+        process.kill()
+        process.wait(10)
+        eventually(lambda: not any(_is_running(pid) for pid in pids), 20)
+
+
+def _is_running(pid: int) -> bool:
+    """Not gone, and not a zombie that nobody has waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_broker_that_keeps_dying_is_started_ever_later(tmp_path: Path) -> None:
+    """Its port is taken: it can't get up, and the node says so and stays."""
+    import socket
+
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = taken.getsockname()[1]
+    http = free_port()
+    with EtcdProcess(tmp_path / "etcd").start() as etcd:
+        process = subprocess.Popen(
+            [
+                *(*PENSTOCK, "node", "--brokers", "1", "--cluster", etcd.endpoint),
+                *("--listen", f"127.0.0.1:{port}", "--replication-listen", f"127.0.0.1:{free_port()}"),
+                *("--http", f"127.0.0.1:{http}", "--data-dir", str(tmp_path / "data"), "--memory", "64MiB"),
+                *("--shm-dir", str(tmp_path / "shm")),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            eventually(lambda: _restarts(http) >= 2, 60, 0.2)
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                get(f"http://127.0.0.1:{http}/readyz")
+            assert refused.value.code == 503
+            taken.close()
+            eventually(lambda: get(f"http://127.0.0.1:{http}/v1/node")[0]["ready"], 60, 0.2)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def _restarts(http: int) -> int:
+    try:
+        restarts: int = get(f"http://127.0.0.1:{http}/v1/node")[0]["restarts"]
+        return restarts
+    except OSError:
+        time.sleep(0.1)
+        return 0

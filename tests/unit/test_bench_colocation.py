@@ -1,0 +1,65 @@
+"""What colocation experiments reckon with: throughput by the second, the text they load, their sweeps."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import experiment
+from penstock.bench.colocation import Colocation
+from penstock.bench.consumers import Tally, median_per_second
+from penstock.bench.sparkprocess import Batch
+from penstock.load.content import ad_events, campaign_of_ad, text
+
+
+def test_the_median_second_is_that_of_all_consumers_together() -> None:
+    steady = Tally([(100.0, 0), (110.0, 1000)])
+    late = Tally([(100.0, 0), (105.0, 0), (110.0, 500)])
+    assert median_per_second([steady], 100.0, 110.0) == pytest.approx(100)
+    assert median_per_second([steady, late], 106.0, 110.0) == pytest.approx(200)
+
+
+def test_a_micro_batch_counts_evenly_over_its_time_and_gaps_count_nothing() -> None:
+    tally = Tally.of_batches([Batch(10.0, 2.0, 200), Batch(13.0, 1.0, 50)])
+    assert [tally.at(moment) for moment in (9, 10, 11, 12, 12.5, 13.5, 20)] == [0, 0, 100, 200, 200, 225, 250]
+
+
+def test_a_second_without_records_is_a_zero_and_counts() -> None:
+    tally = Tally.of_batches([Batch(0.0, 1.0, 100)])
+    assert median_per_second([tally], 0.0, 5.0) == 0
+
+
+def test_text_has_zipfs_frequencies_and_is_the_same_for_the_same_seed() -> None:
+    records = list(islice(text(2048), 200))
+    assert all(len(record) == 2048 for record in records)
+    assert records == list(islice(text(2048), 200))
+    assert records != list(islice(text(2048, seed=2), 200))
+    counts = Counter(b" ".join(records).split()).most_common()
+    assert counts[0][1] > 5 * counts[9][1]
+    assert len(counts) > 5000
+
+
+def test_text_comes_from_a_file_if_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "words").write_text("alpha beta\ngamma")
+    found = b" ".join(islice(text(60, file=tmp_path / "words"), 3))
+    assert found.startswith(b"alpha beta gamma alpha beta")
+
+
+def test_every_ad_of_an_event_has_a_campaign() -> None:
+    campaigns = campaign_of_ad()
+    assert len(set(campaigns.values())) == 100
+    assert all(json.loads(event)["ad_id"] in campaigns for event in islice(ad_events(), 100))
+
+
+@pytest.mark.parametrize("number", range(3, 10))
+def test_each_figure_of_the_paper_is_a_sweep_of_one_experiment(number: int) -> None:
+    subject = experiment.load(f"figure{number}")
+    assert issubclass(subject, Colocation)
+    assert set(subject.contenders) == set(subject.ways)
+    options = {each.name: each.default for each in subject.parameters}
+    assert options["partitions"] == ("4" if number == 6 else "8")
+    assert options["record"] == ("2048" if number == 9 else "100")

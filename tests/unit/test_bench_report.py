@@ -1,0 +1,50 @@
+"""Results as Markdown: between a document's marks, and nowhere else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from penstock.bench import report
+from penstock.bench.experiment import load
+from penstock.bench.results import Result, Sample
+
+
+def result() -> Result:
+    subject = load("ingest")
+    options = {"seconds": 8.0, "repeat": 1, "quick": False, "values": {"chunk": "1KiB", "partitions": "8"}}
+    made = Result("ingest", subject.metrics, "kafka", options=options, commit="abc", complete=True)
+    for contender, cost in (("penstock", 50.0), ("kafka", 200.0)):
+        figures = {"cpu_us_per_request": cost, "records_per_second": 1.5e6}
+        made.samples.append(Sample(contender, {"chunk": "1KiB"}, 0, figures))
+    return made
+
+
+def test_a_section_has_the_command_the_medians_and_the_goals(tmp_path: Path) -> None:
+    text = report.section(report.Found(tmp_path / "x.json", result()), ["benchmarks/ingest.png"])
+    assert "`penstock bench ingest -r 1 --chunk 1KiB`" in text
+    assert "![ingest](benchmarks/ingest.png)" in text
+    assert "| chunk=1KiB | 50 (0.25x) | 200 |" in text
+    assert "| chunk=1KiB | 1.5 M (1x) | 1.5 M |" in text
+    assert "goal met: cpu_us_per_request of penstock / kafka" in text
+
+
+def test_only_what_is_between_the_marks_is_written_anew() -> None:
+    document = (
+        "before\n<!-- bench ingest -->\nold\n<!-- end -->\nmiddle\n<!-- bench push -->\nkept\n<!-- end -->\n"
+    )
+    filled = report.fill(document, {"ingest": "new\n"})
+    assert filled == document.replace("old", "new")
+    assert report.fill(filled, {"ingest": "new\n"}) == filled
+
+
+def test_the_newest_result_of_each_experiment_is_taken(tmp_path: Path) -> None:
+    older, newer = result(), result()
+    newer.commit = "def"
+    older.write(tmp_path / "z.json")
+    newer.write(tmp_path / "a.json")
+    (tmp_path / "junk.json").write_text("{}")
+    os.utime(tmp_path / "z.json", (1, 1))
+    found = report.newest(tmp_path)
+    assert list(found) == ["ingest"]
+    assert found["ingest"].result.commit == "def"
