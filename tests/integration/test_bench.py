@@ -131,6 +131,7 @@ def test_compare_tells_slower_by_its_exit_code(tmp_path: Path) -> None:
     assert slower.returncode == 1
     assert [each["change"] for each in json.loads(slower.stdout)] == ["slower"]
     assert bench("compare", fast, "none.json", cwd=tmp_path).returncode == 2
+    assert bench("compare", ".", ".", cwd=tmp_path).returncode == 2, "no experiment of ours is called x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
