@@ -56,7 +56,7 @@ def cluster_status(node: ClusterNode) -> ClusterStatus:
                 leader=replicator.broker_id,
                 reason=election.reason,
             )
-            for election in reversed(replicator.elections)
+            for election in reversed(replicator.elections.recent)
         ],
     )
 
