@@ -19,9 +19,10 @@ from penstock.bench.servers import KafkaServer, PenstockServer, Server
 class Replicated(Server):
     """Several brokers; the first one's address leads to all."""
 
-    def __init__(self, rig: Rig, brokers: Sequence[Server]) -> None:
+    def __init__(self, rig: Rig, brokers: Sequence[Server], etcd: Etcd | None = None) -> None:
         super().__init__(rig)
         self.brokers = brokers
+        self.etcd = etcd
         self.name, self.version, self.port = brokers[0].name, brokers[0].version, brokers[0].port
 
     @property
@@ -93,4 +94,4 @@ def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] |
         )
         for number in range(1, count + 1)
     ]
-    return Replicated(rig, brokers)
+    return Replicated(rig, brokers, etcd)
