@@ -18,9 +18,17 @@ _PATIENCE: Final = 60.0
 class Pair:
     """Brokers 1 and 2 on an etcd, and one topic with a replica on each."""
 
-    def __init__(self, rig: Rig, memory: int, *, cpus: frozenset[int] | None = None) -> None:
+    def __init__(
+        self, rig: Rig, memory: int, *, cpus: frozenset[int] | None = None, suspicion_ms: int | None = None
+    ) -> None:
+        """Where brokers are loaded to the brim on a shared CPU, a longer suspicion keeps leaders in place."""
         self._rig = rig
-        made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus)
+        options: tuple[str, ...] = ()
+        if suspicion_ms is not None:
+            settings = rig.directory("settings") / "penstock.toml"
+            settings.write_text(f"suspicion_ms = {suspicion_ms}\n")
+            options = ("--config", str(settings))
+        made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus, options=options)
         assert isinstance(made, Replicated)
         assert made.etcd is not None
         self.server = made

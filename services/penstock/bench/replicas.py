@@ -70,9 +70,17 @@ class Etcd:
                 time.sleep(0.05)
 
 
-def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] | None = None) -> Server:
-    """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers' are
-    for our own brokers only."""
+def make(
+    name: str,
+    rig: Rig,
+    memory: int,
+    count: int,
+    *,
+    cpus: frozenset[int] | None = None,
+    options: Sequence[str] = (),
+) -> Server:
+    """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers', and
+    options, are for our own brokers only."""
     if name == PenstockServer.name and count == 1:
         return PenstockServer(rig, memory, cpus=cpus)
     if count == 1:
@@ -89,6 +97,7 @@ def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] |
             (
                 *("--broker-id", str(number), "--cluster", etcd.endpoint),
                 *("--replication-listen", f"127.0.0.1:{free_port()}"),
+                *options,
             ),
             cpus,
         )

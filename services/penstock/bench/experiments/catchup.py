@@ -54,7 +54,7 @@ class Subject(Experiment):
         if self._pair is not None:
             return  # one after the other, in one cluster
         everything = self.rig.server_cpus | self.rig.load_cpus
-        pair = Pair(self.rig, _size(self.options.text("memory")), cpus=everything)
+        pair = Pair(self.rig, _size(self.options.text("memory")), cpus=everything, suspicion_ms=3000)
         pair.start(_TOPIC, self.options.number("partitions"), {})
         pair.broker(2).process.kill()
         pair.wait_in_sync(1)
