@@ -157,7 +157,7 @@ class Run:
         healed = time.monotonic()
         self._history.add("healed", round_.number)
         for broker in self._cluster.brokers.values():
-            broker.ready(self._told.patience)
+            broker.ready(max(60.0, self._told.patience))
         self._wait_for_progress(healed)
         self._wait_until_in_sync()
         well = time.monotonic()
