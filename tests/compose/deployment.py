@@ -59,7 +59,7 @@ class Deployment:
 
     def up(self, *services: str, **variables: str) -> None:
         self.compose(
-            "up", "-d", "--no-build", "--wait", "--wait-timeout", "150", *services, timeout=200, **variables
+            "up", "-d", "--no-build", "--wait", "--wait-timeout", "240", *services, timeout=300, **variables
         )
 
     def down(self) -> None:

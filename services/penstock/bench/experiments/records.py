@@ -23,7 +23,7 @@ class Subject(ingest.Subject):
         Parameter("record", "100B,1KiB,10KiB,100KiB,1MiB", "Record sizes.", quick="100B,1MiB"),
         Parameter("chunk", "64KiB", "Chunk size, as far as a record fits."),
         *(each for each in ingest.Subject.parameters if each.name not in ("chunk", "memory")),
-        Parameter("memory", "1GiB", "Our broker's memory budget.", quick="512MiB"),
+        Parameter("memory", "1GiB", "Our broker's memory budget.", quick="256MiB"),
     )
     metrics = (
         Metric("megabytes_per_second", "MB/s", Better.MORE),

@@ -87,7 +87,8 @@ class Registry:
             return []  # it went to another broker while we read
         owned.groups = groups
         owned.loading = False
-        log.info("group offsets: partition %d loaded, %d groups", partition, len(groups))
+        if groups:
+            log.info("group offsets: partition %d loaded, %d groups", partition, len(groups))
         return list(groups.values())
 
     def unload(self, partition: int) -> list[Group]:
