@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from penstock.cli.terminal import fail
@@ -15,15 +17,21 @@ def spark() -> None:
 
 
 @app.command()
-def jar() -> None:
+def jar(
+    with_kafka: Annotated[
+        bool, typer.Option("--with-kafka", help="Also those of Spark's own Kafka source, fetched by Maven.")
+    ] = False,
+) -> None:
     """Print the path of the connector's jar, built first if its sources are newer.
 
     Example: spark-submit --jars "$(penstock spark jar)" job.py
     """
     from penstock.spark import jar_path
     from penstock.spark.build import BuildError
+    from penstock.spark.kafka_source import KafkaJarsMissing, kafka_jars
 
     try:
-        typer.echo(jar_path())
-    except BuildError as error:
+        jars = [jar_path(), *(kafka_jars() if with_kafka else ())]
+    except (BuildError, KafkaJarsMissing) as error:
         fail(str(error))
+    typer.echo(",".join(map(str, jars)))
