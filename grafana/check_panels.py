@@ -36,7 +36,12 @@ class Prometheus:
         self._window = window
 
     def names(self) -> set[str]:
-        return set(self._get("/api/v1/label/__name__/values", {}))
+        """All metrics there are, those included that are announced and have no series yet."""
+        announced = self._get("/api/v1/metadata", {})
+        endings = ("", "_total", "_bucket", "_count", "_sum")
+        return {name + ending for name in announced for ending in endings} | set(
+            self._get("/api/v1/label/__name__/values", {})
+        )
 
     def values(self, query: str) -> list[tuple[dict[str, str], float]]:
         """The series of a query now, its variables standing for everything."""

@@ -78,7 +78,9 @@ class Cluster:
         try:
             self.etcd.start()
             for broker in self.brokers.values():
-                broker.start()
+                broker.launch()
+            for broker in self.brokers.values():
+                broker.ready()
         except BaseException:
             self.close()  # nobody has entered the block yet that would
             raise
@@ -116,7 +118,7 @@ class Cluster:
             raise KeyError(key)
         return json.loads(base64.b64decode(found[0]["value"]))
 
-    def in_sync(self, topic: str, count: int, timeout: float = 30) -> None:
+    def in_sync(self, topic: str, count: int, timeout: float = 60) -> None:
         """Wait until every partition has `count` replicas in sync."""
         eventually(
             lambda: (

@@ -70,7 +70,7 @@ class BrokerProcess:
         """Where node.ctl is."""
         return self.shm_dir / "1"
 
-    def start(self, timeout: float = 30.0) -> Self:
+    def start(self, timeout: float = 60.0) -> Self:
         self.launch()
         return self.ready(timeout)
 
@@ -101,7 +101,7 @@ class BrokerProcess:
                 env={**os.environ, **self.environment},
             )
 
-    def ready(self, timeout: float = 30.0) -> Self:
+    def ready(self, timeout: float = 60.0) -> Self:
         assert self.process is not None
         deadline = time.monotonic() + timeout
         while not re.search(rb"^ready:", self.log_path.read_bytes()[self._launched_at :], re.MULTILINE):

@@ -69,7 +69,7 @@ def quantile(share: float, metric: str, selector: str, by: str = "") -> str:
 
 def or_zero(expr: str) -> str:
     """For what is rightly without a series until something happens."""
-    return f"({expr}) or vector(0)"
+    return f"({expr}) or on() vector(0)"
 
 
 # Panels

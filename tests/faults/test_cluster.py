@@ -13,7 +13,9 @@ import pytest
 
 from cluster import Cluster, Load, check, read_all, running
 from etcd import needs_etcd
-from harness import PENSTOCK
+from harness import PENSTOCK, eventually
+from penstock.wire.errors import ErrorCode
+from rawclient import RawClient, produce_tree, read_response, record_batch, request_bytes
 
 pytestmark = needs_etcd
 
@@ -128,6 +130,28 @@ def test_a_cluster_serves_while_etcd_is_away_and_elects_when_it_is_back(tmp_path
             cluster.brokers[leader].start()
             cluster.in_sync("t", 2)
         check(load, read_all(cluster.bootstrap, "t", 1))
+
+
+def test_a_deposed_leader_tells_whom_it_kept_waiting_that_their_records_may_be_there(tmp_path: Path) -> None:
+    """NOT_LEADER_OR_FOLLOWER would mean "not written": librdkafka then sends them in other batches, twice."""
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        old = cluster.leader("t", 0)
+        new = 3 - old
+        with RawClient(cluster.brokers[old].address, timeout=30) as client:
+            cluster.etcd.signal(signal.SIGSTOP)  # so that the silent backup can't be dropped
+            cluster.signal(new, signal.SIGSTOP)
+            tree = produce_tree("t", record_batch([b"waits"])) | {"timeout": 60_000}
+            client.send(request_bytes(0, 9, tree))
+            time.sleep(0.2)  # it is appended by now, and nobody can acknowledge it
+            cluster.signal(old, signal.SIGSTOP)
+            cluster.etcd.signal(signal.SIGCONT)
+            cluster.signal(new, signal.SIGCONT)
+            eventually(lambda: cluster.leader("t", 0) == new, 20, 0.05)
+            cluster.signal(old, signal.SIGCONT)
+            _, answer = read_response(0, 9, client.receive())
+        (partition,) = answer.responses[0].partition_responses
+        assert partition.error_code is ErrorCode.not_enough_replicas_after_append
 
 
 def test_a_rolling_restart_costs_producers_no_error_and_no_pause_over_a_second_or_two(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ def shown(pauses: list[float]) -> str:
 def test_the_api_server_takes_what_each_values_file_makes(release: Release, values: str) -> None:
     """Without monitors: their kinds are an operator's, which this cluster doesn't have."""
     options = [
-        "--set",
-        "monitoring.podMonitor.enabled=false,monitoring.rules.enabled=false,external.enabled=false",
+        *("--set", "monitoring.podMonitor.enabled=false,monitoring.rules.enabled=false"),
+        *("--set", "external.enabled=false"),  # its ports are taken, by the release that is there
+        *("--set", "serviceAccount.name=default"),  # a pod must have one before it is admitted
     ]
     jobs = json.dumps([{**JOB, "checkpoint": {"size": "1Gi"}}])
     objects = run(

@@ -20,6 +20,7 @@ from penstock.replication.elections import Cause, Election, Elections
         ("broker 2 closed its connection", Cause.FAILOVER),
         ("broker 2 silent for 0.31 s", Cause.FAILOVER),
         ("no leader", Cause.FAILOVER),
+        ("an operator gave up what broker 2 doesn't have", Cause.UNCLEAN),
         ("a backup had promised epoch 7", Cause.OTHER),
     ],
 )

@@ -332,19 +332,22 @@ def test_offsets_are_not_available_before_the_epochs_start_is_committed_r8(play:
     play(scenario, brokers=3)
 
 
-def test_a_backup_without_memory_holds_up_nobody_else_r10(play: Callable[..., None]) -> None:
+def test_a_backup_without_memory_holds_up_nobody_else_r10(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_run = PartitionLog.append_run
+
     async def scenario(world: World) -> None:
         leader = await world.leading()
         log = log_of(other(world, leader), world)
-        append_run = log.append_run
         refusing = True
 
-        def full(run: memoryview) -> bool:
-            if refusing:
+        def full(self: PartitionLog, run: memoryview) -> bool:
+            if self is log and refusing:
                 raise MemoryExhausted(1, 1, 1)
-            return append_run(run)
+            return append_run(self, run)
 
-        log.append_run = full  # type: ignore[method-assign]
+        monkeypatch.setattr(PartitionLog, "append_run", full)
         waiting = asyncio.create_task(world.produce(timeout=30))
         await asyncio.sleep(1)
         assert world.state is not None

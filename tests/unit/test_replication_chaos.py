@@ -110,6 +110,13 @@ def test_acknowledged_records_survive_any_schedule(seed: int) -> None:
     assert len(world.acknowledged) > 100
 
 
+def test_a_seed_is_one_schedule() -> None:
+    """What fails can be played again."""
+    first, second = run(3, 3), run(3, 3)
+    assert first.acknowledged == second.acknowledged
+    assert first.keys.values == second.keys.values
+
+
 # Tests of the test: a cluster that breaks a rule is caught.
 
 

@@ -41,12 +41,14 @@ from penstock.bench.servers import Server
 from penstock.bench.sparkprocess import SparkProcess
 from penstock.settings import parse_size
 
-_KEPT: Final = 0.75
+_KEPT: Final = 0.8
 """The share of the memory budget that the topic's retention keeps: all of it stays in memory."""
 _FIRST_SECONDS: Final = 1.0
 """Of every sample, left out."""
 _WARM_SECONDS: Final = 3.0
 _KAFKA_WARM: Final = 512 << 20
+_KAFKA_KEPT: Final = 2 << 30
+"""More than it takes in during a sample, on a tmpfs that has to hold our own log too."""
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 
 
@@ -69,9 +71,9 @@ def scaled(counts: str) -> str:
 
 
 def _ample(gigabytes: int) -> str:
-    """So much memory, or a quarter of the machine's."""
+    """So much memory, or three tenths of the machine's: what is written to disk takes as much again."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
-    return f"{max(1, min(gigabytes, machine // 4))}GiB"
+    return f"{max(1, min(gigabytes, machine * 3 // 10))}GiB"
 
 
 def parameters(**defaults: str) -> tuple[Parameter, ...]:
@@ -147,13 +149,12 @@ class Colocation(Experiment):
         server = replicas.make(way.broker, self.rig, budget, way.replication)
         server.start()
         for count in map(int, self.options.texts("partitions")):
-            share = budget * _KEPT / len(self.options.texts("partitions")) / count
-            configs = {"retention.bytes": str(int(share))}
-            if way.broker == "kafka":
-                configs |= _KAFKA_SEGMENT
+            kafka = way.broker == "kafka"
+            kept = _KAFKA_KEPT if kafka else int(budget * _KEPT / len(self.options.texts("partitions")))
+            configs = {"retention.bytes": str(kept // count)} | (_KAFKA_SEGMENT if kafka else {})
             server.create_topic(_topic(count), count, configs, way.replication)
             # Every page of ours once, for fresh ones are dear; Kafka's until its code is compiled.
-            size = _KAFKA_WARM if way.broker == "kafka" else int(budget * _KEPT)
+            size = _KAFKA_WARM if kafka else kept
             fill(server, Load(_topic(count), count, "64KiB"), size, slice_seconds=1.0)
         self._servers[way.broker, way.replication] = server
 

@@ -19,9 +19,10 @@ from penstock.bench.servers import KafkaServer, PenstockServer, Server
 class Replicated(Server):
     """Several brokers; the first one's address leads to all."""
 
-    def __init__(self, rig: Rig, brokers: Sequence[Server]) -> None:
+    def __init__(self, rig: Rig, brokers: Sequence[Server], etcd: Etcd | None = None) -> None:
         super().__init__(rig)
         self.brokers = brokers
+        self.etcd = etcd
         self.name, self.version, self.port = brokers[0].name, brokers[0].version, brokers[0].port
 
     @property
@@ -69,9 +70,17 @@ class Etcd:
                 time.sleep(0.05)
 
 
-def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] | None = None) -> Server:
-    """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers' are
-    for our own brokers only."""
+def make(
+    name: str,
+    rig: Rig,
+    memory: int,
+    count: int,
+    *,
+    cpus: frozenset[int] | None = None,
+    options: Sequence[str] = (),
+) -> Server:
+    """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers', and
+    options, are for our own brokers only."""
     if name == PenstockServer.name and count == 1:
         return PenstockServer(rig, memory, cpus=cpus)
     if count == 1:
@@ -88,9 +97,10 @@ def make(name: str, rig: Rig, memory: int, count: int, *, cpus: frozenset[int] |
             (
                 *("--broker-id", str(number), "--cluster", etcd.endpoint),
                 *("--replication-listen", f"127.0.0.1:{free_port()}"),
+                *options,
             ),
             cpus,
         )
         for number in range(1, count + 1)
     ]
-    return Replicated(rig, brokers)
+    return Replicated(rig, brokers, etcd)

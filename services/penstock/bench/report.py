@@ -99,7 +99,8 @@ def _where(result: Result) -> str:
     memory = machine.get("memory_bytes", 0) / (1 << 30)
     cut = "" if result.complete else "; **cut short**"
     return (
-        f"{machine.get('cpus')} CPUs ({machine.get('processor')}), {memory:.0f} GiB, commit {result.commit}, "
+        f"{machine.get('cpus')} CPUs ({machine.get('processor')}), {memory:.0f} GiB, commit {result.commit}"
+        f" ({result.versions.get('hot_path', 'interpreted')}), "
         f"{result.started}, load before {machine.get('load_before', ['?'])[0]}{cut}"
     )
 

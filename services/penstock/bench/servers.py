@@ -68,6 +68,10 @@ class PenstockServer(Server):
         self.shm = rig.directory("shm", in_memory=True)
         self._http = free_port()
 
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self._http}"
+
     def spawn(self) -> Child:
         """Start the process and don't wait for it."""
         self.process = self.rig.spawn(

@@ -213,6 +213,10 @@ class ProduceHandler:
         for wait in waits:
             code = await committed(wait.log, wait.offset, wait.term, deadline)
             if code is not ErrorCode.none:
+                if code is ErrorCode.not_leader_or_follower:
+                    # To librdkafka that means "not written": it would build other batches out of the records,
+                    # which the next leader, if it has them, can't know again. It may well have them.
+                    code = ErrorCode.not_enough_replicas_after_append
                 error = KafkaError(code, "appended, not committed")
                 wait.answers[wait.slot] = self._failed(wait.answers[wait.slot][0], error)
         return Reply((produce.write_produce(head, answers),))

@@ -24,6 +24,8 @@ class Cause(StrEnum):
     """The leader before stopped cleanly."""
     HOME = "home"
     """Back to the preferred leader."""
+    UNCLEAN = "unclean"
+    """An operator gave up records that only lost replicas had."""
     OTHER = "other"
 
 
@@ -32,6 +34,7 @@ _WORDS: Final = {
     Cause.RESTART: r"restarted$|only replica",
     Cause.HANDOVER: r"stops$",
     Cause.HOME: r"preferred leader$",
+    Cause.UNCLEAN: r"^an operator gave up",
     Cause.FAILOVER: r"no leader|lost its (lease|log)$|closed its connection$|silent for",
 }
 

@@ -108,7 +108,10 @@ class Writer(threading.Thread):
         if error is not None:
             self._history.add("failed", producer, key, number, str(error))
             return
-        self._history.add("acked", producer, message.partition(), message.offset(), key, number)
+        offset = message.offset()  # a retry that was there already is acknowledged without one
+        self._history.add(
+            "acked", producer, message.partition(), -1 if offset is None else offset, key, number
+        )
 
     def _told(self, error: KafkaError) -> None:
         if error.fatal() or error.code() not in _ALL_IS_WELL:

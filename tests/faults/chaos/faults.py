@@ -29,6 +29,7 @@ _ANYWHERE: Final[tuple[str, ...]] = (
     "lose memory",
     "lose disk",
     "lose both",
+    "empty first",
     "etcd kill",
     "etcd hang",
 )
@@ -224,6 +225,20 @@ class Stage:
     def _lose_both(self, victim: int, other: int, fault: Fault) -> Iterator[None]:
         with self._lose_memory(victim, other, fault), self._lose_disk(victim, other, fault):
             yield
+
+    @contextmanager
+    def _empty_first(self, victim: int, _other: int, _fault: Fault) -> Iterator[None]:
+        """All die, and the first to come back is the one that lost its log."""
+        for number in self.cluster.brokers:
+            self._end(number)
+        if self._is_spared(victim):
+            self.cluster.brokers[victim].lose_memory()
+            self.cluster.brokers[victim].lose_disk()
+        self._begin(victim)
+        self.cluster.brokers[victim].ready()
+        yield
+        for number in self.cluster.brokers:
+            self._begin(number)
 
     def _is_spared(self, victim: int) -> bool:
         """Whether somebody else is in sync everywhere: losing all of a set is beyond the promise.

@@ -1,0 +1,111 @@
+"""Catching up: what producers lose while a backup that is gigabytes behind copies what it missed.
+
+A leader and its backup; the backup is killed, so much is written without it, and it comes back. Contenders
+are three times of one run: `alone` (the backup is gone), `catching up`, and `in sync` again. All brokers and
+producers share all CPUs, so that whatever the copying takes, producers feel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from penstock.bench.experiment import Better, Experiment, Figures, Metric, Options, Parameter, Variant
+from penstock.bench.load import Load, fill, load_report, run_load, start_load
+from penstock.bench.pair import Pair
+from penstock.bench.rig import ProcessFailed, Rig
+
+_TOPIC: Final = "catchup"
+_PATIENCE: Final = 1800.0
+
+
+class Subject(Experiment):
+    about = "producers' throughput while a backup that is gigabytes behind catches up"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("gigabytes", "10", "How far it is behind.", quick="1"),
+        Parameter("chunk", "16KiB", "Size of record batches."),
+        Parameter("partitions", "8", "Of the topic."),
+        Parameter("rate", "200000", "Records of 100 bytes a second; 0 for as many as can be."),
+        Parameter("memory", "512MiB", "Each broker's memory budget: the rest is read from disk."),
+    )
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("records_per_second", "records/s", Better.MORE),
+        Metric("latency_ms_p50", "ms", Better.LESS),
+        Metric("latency_ms_p99", "ms", Better.LESS),
+        Metric("catch_up_megabytes_per_second", "MB/s", Better.MORE),
+    )
+    contenders = ("alone", "catching up", "in sync")
+    baseline = "alone"
+    repeat = 1
+    quick_repeat = 1
+    seconds = 10.0
+    in_quick_run = False
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._pair: Pair | None = None
+        self._behind = 0.0
+
+    def variants(self) -> Sequence[Variant]:
+        return [{"gigabytes": self.options.text("gigabytes")}]
+
+    def start(self, contender: str) -> None:
+        if self._pair is not None:
+            return  # one after the other, in one cluster
+        everything = self.rig.server_cpus | self.rig.load_cpus
+        pair = Pair(self.rig, _size(self.options.text("memory")), cpus=everything, suspicion_ms=3000)
+        pair.start(_TOPIC, self.options.number("partitions"), {})
+        pair.broker(2).process.kill()
+        pair.wait_in_sync(1)
+        wanted = int(float(self.options.text("gigabytes")) * 1e9)
+        self._behind = fill(pair.server, self._load(rate=0), wanted, slice_seconds=2.0) / 1e6
+        self._pair = pair
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        pair = self._pair
+        assert pair is not None
+        if contender == "alone":
+            report = run_load(pair.server, self._load(), self.options.seconds)
+            self._behind += report["bytes"] / 1e6
+            return _figures(report)
+        if contender == "in sync":
+            pair.wait_in_sync(2)
+            return _figures(run_load(pair.server, self._load(), self.options.seconds))
+        return self._catch_up(pair)
+
+    def _catch_up(self, pair: Pair) -> Figures:
+        """Samples of load, one after the other, until the backup is in sync; their median counts."""
+        pair.broker(2).start()
+        began = time.monotonic()
+        reports = []
+        while True:
+            running = start_load(pair.server, self._load(), self.options.seconds)
+            reports.append(load_report(running, self.options.seconds))
+            try:
+                pair.wait_in_sync(2, timeout=0.0)
+                break
+            except ProcessFailed:
+                if time.monotonic() - began > _PATIENCE:
+                    raise
+        took = time.monotonic() - began
+        copied = self._behind + sum(report["bytes"] for report in reports) / 1e6
+        whole = reports[:-1] or reports  # it was in sync somewhere in the last one
+        median = sorted(whole, key=lambda report: report["records_per_second"])[len(whole) // 2]
+        return {**_figures(median), "catch_up_megabytes_per_second": copied / took, "catch_up_seconds": took}
+
+    def _load(self, rate: float | None = None) -> Load:
+        wanted = float(self.options.text("rate")) if rate is None else rate
+        partitions = self.options.number("partitions")
+        return Load(_TOPIC, partitions, self.options.text("chunk"), rate=wanted, acks="all")
+
+
+def _figures(report: dict[str, float]) -> Figures:
+    names = ("records_per_second", "latency_ms_p50", "latency_ms_p99", "refused")
+    return {name: report[name] for name in names}
+
+
+def _size(text: str) -> int:
+    from penstock.settings import parse_size
+
+    return parse_size(text)

@@ -1,0 +1,90 @@
+"""Replication: what a backup costs its leader, and what it costs itself.
+
+The paper's producer with acks=all on one broker, and on a leader with one backup: broker CPU per produce
+request on each side, and throughput. Leader and backup have one CPU between them, as the single broker
+has: the ratio of throughputs is that of CPU. The paper saw about half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
+from penstock.bench.experiments.ingest import KEPT
+from penstock.bench.load import Load, fill, run_load
+from penstock.bench.pair import Pair
+from penstock.bench.rig import Child, Rig
+from penstock.bench.servers import PenstockServer, Server
+from penstock.settings import parse_size
+
+_TOPIC: Final = "replication"
+
+
+class Subject(Experiment):
+    about = "broker CPU per request on leader and backup, and throughput, against no backup"
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter("chunk", "1KiB,16KiB,128KiB", "Chunk sizes, one record batch each.", quick="16KiB"),
+        Parameter("partitions", "8", "One chunk each, per request."),
+        Parameter("producers", "2", "Connections, each with one request on its way."),
+        Parameter("memory", "256MiB", "Each broker's memory budget."),
+    )
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("leader_cpu_us_per_request", "us", Better.LESS),
+        Metric("backup_cpu_us_per_request", "us", Better.LESS),
+        Metric("records_per_second", "records/s", Better.MORE),
+        Metric("latency_ms_p50", "ms", Better.LESS),
+        Metric("latency_ms_p99", "ms", Better.LESS),
+    )
+    contenders = ("two", "one")
+    baseline = "one"
+    goals: ClassVar[tuple[Goal, ...]] = (Goal("leader_cpu_us_per_request", "two", 1.6, to="one"),)
+    seconds = 5.0
+
+    def __init__(self, rig: Rig, options: Options) -> None:
+        super().__init__(rig, options)
+        self._servers: dict[str, Server] = {}
+        self._leader: dict[str, Child] = {}
+
+    def variants(self) -> Sequence[Variant]:
+        return [{"chunk": chunk} for chunk in self.options.texts("chunk")]
+
+    def start(self, contender: str) -> None:
+        budget = parse_size(self.options.text("memory"))
+        partitions = self.options.number("partitions")
+        server: Server
+        if contender == "two":
+            pair = Pair(self.rig, budget, suspicion_ms=3000)
+            pair.start(_TOPIC, partitions, KEPT)
+            server = pair.server
+        else:
+            server = PenstockServer(self.rig, budget)
+            server.start()
+            server.create_topic(_TOPIC, partitions, KEPT)
+        self._servers[contender] = server
+        self._leader[contender] = server.processes[0]
+        fill(server, self._load("64KiB"), int(budget * 2.2))
+
+    def warm_up(self, contender: str, variant: Variant) -> None:
+        run_load(self._servers[contender], self._load(variant["chunk"]), 1.0)
+
+    def measure(self, contender: str, variant: Variant) -> Figures:
+        processes = self._servers[contender].processes
+        before = [process.cpu_seconds() for process in processes]
+        report = run_load(self._servers[contender], self._load(variant["chunk"]), self.options.seconds)
+        spent = [p.cpu_seconds() - b for p, b in zip(processes, before, strict=True)]
+        each = [1e6 * seconds / report["requests"] for seconds in spent]
+        return {
+            "leader_cpu_us_per_request": each[0],
+            **({"backup_cpu_us_per_request": each[1]} if len(each) > 1 else {}),
+            "records_per_second": report["records_per_second"],
+            "latency_ms_p50": report["latency_ms_p50"],
+            "latency_ms_p99": report["latency_ms_p99"],
+            "requests": report["requests"],
+            "refused": report["refused"],
+        }
+
+    def _load(self, chunk: str) -> Load:
+        numbers = (self.options.number(name) for name in ("partitions", "producers"))
+        partitions, producers = numbers
+        return Load(_TOPIC, partitions, chunk, producers, acks="all")

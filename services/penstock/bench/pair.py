@@ -1,0 +1,88 @@
+"""A leader and its backup, for experiments about replication: two brokers of ours, one leads it all."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Final
+
+from penstock.bench import replicas
+from penstock.bench.experiment import CannotStart
+from penstock.bench.replicas import Replicated
+from penstock.bench.rig import PENSTOCK, ProcessFailed, Rig
+from penstock.bench.servers import PenstockServer
+
+_PATIENCE: Final = 60.0
+
+
+class Pair:
+    """Brokers 1 and 2 on an etcd, and one topic with a replica on each."""
+
+    def __init__(
+        self, rig: Rig, memory: int, *, cpus: frozenset[int] | None = None, suspicion_ms: int | None = None
+    ) -> None:
+        """Where brokers are loaded to the brim on a shared CPU, a longer suspicion keeps leaders in place."""
+        self._rig = rig
+        options: tuple[str, ...] = ()
+        if suspicion_ms is not None:
+            settings = rig.directory("settings") / "penstock.toml"
+            settings.write_text(f"suspicion_ms = {suspicion_ms}\n")
+            options = ("--config", str(settings))
+        made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus, options=options)
+        assert isinstance(made, Replicated)
+        assert made.etcd is not None
+        self.server = made
+        self._etcd = made.etcd.endpoint
+        self.topic = ""
+        self._partitions = 0
+
+    def start(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
+        self.server.start()
+        self.topic, self._partitions = topic, partitions
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self.server.create_topic(topic, partitions, configs, replication=2)
+                break
+            except ProcessFailed as error:  # the second broker is not registered yet
+                if time.monotonic() > deadline:
+                    raise CannotStart(str(error)) from None
+                time.sleep(0.2)
+        self.wait_in_sync(2)
+        for partition in range(partitions):
+            self._cluster("move-leader", topic, str(partition), "1")
+
+    def broker(self, number: int) -> PenstockServer:
+        found = self.server.brokers[number - 1]
+        assert isinstance(found, PenstockServer)
+        return found
+
+    def leader(self, partition: int = 0) -> int:
+        leader: int = self._states()[partition]["leader"]
+        return leader
+
+    def wait_in_sync(self, count: int, timeout: float = _PATIENCE, pause: float = 0.1) -> None:
+        deadline = time.monotonic() + timeout
+        while any(len(state["in_sync"]) != count for state in self._states()):
+            if time.monotonic() > deadline:
+                raise ProcessFailed(f"not {count} in sync within {timeout:.0f} s: {self._states()}")
+            time.sleep(pause)
+
+    def _states(self) -> list[Any]:
+        """What the first broker that answers knows; less work for the machine than asking etcd by command."""
+        import urllib.request
+
+        for number in (1, 2):
+            try:
+                url = f"http://{self.broker(number).http}/v1/cluster"
+                with urllib.request.urlopen(url, timeout=2) as answer:
+                    found = json.load(answer)["partitions"]
+                states = [each for each in found if each["topic"] == self.topic]
+                if len(states) == self._partitions:
+                    return states
+            except OSError:
+                continue
+        return [{"leader": -1, "in_sync": []}] * self._partitions
+
+    def _cluster(self, *words: str) -> None:
+        self._rig.run("cluster", [*PENSTOCK, "cluster", *words, "--cluster", self._etcd], timeout=90)
