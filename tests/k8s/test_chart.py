@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ def test_the_api_server_takes_what_each_values_file_makes(release: Release, valu
 
 
 def test_helm_test_produces_and_reads_by_push(release: Release) -> None:
-    assert "records by push out of the memory of 2 brokers" in release.test()
+    """The job behind it ends with 0 only if every record came, out of shared memory alone."""
+    assert re.search(r"Phase: +Succeeded", release.test())
 
 
 def test_a_worker_can_not_touch_the_log(release: Release) -> None:
