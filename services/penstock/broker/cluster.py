@@ -106,6 +106,8 @@ class ClusterNode:
         """
         if not self.metadata.reachable:
             return "out of touch with etcd: serving goes on, elections and topics wait"
+        if self.directory.foreign:
+            return "etcd has forgotten this cluster: serving goes on, elections and topics wait"
         if self._has_caught_up:
             return None
         behind = sum(self._is_behind(replica) for replica in self.replicator.replicas.values())

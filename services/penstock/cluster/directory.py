@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 from penstock.cluster import membership, partitions, placement
 from penstock.cluster.membership import BrokerInfo
-from penstock.cluster.metadata import Change, MetadataStore, Versioned
+from penstock.cluster.metadata import Change, MetadataStore, Update, Versioned
 from penstock.cluster.partitions import NOBODY, PartitionKey, PartitionState
-from penstock.cluster.topics import MAX_PARTITIONS, PartitionInfo, Topic, TopicRegistry
+from penstock.cluster.topics import CLUSTER_KEY, MAX_PARTITIONS, PartitionInfo, Topic, TopicRegistry
 from penstock.wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ class ClusterDirectory(TopicRegistry):
         self.addresses: dict[int, BrokerInfo] = {}
         """Everybody ever seen: a leader that lost its lease may still be served by."""
         self.listeners: list[Listener] = []
+        self.foreign = False
+        """True while etcd tells of another cluster than ours, or of none: then nothing is believed."""
         self._loaded = asyncio.Event()
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -179,6 +181,9 @@ class ClusterDirectory(TopicRegistry):
 
     async def _follow(self) -> None:
         async for update in self._store.watch("/"):
+            self._recognise(update)
+            if self.foreign:
+                continue
             try:
                 if update.whole:
                     self._forget_all_but({entry.key for entry in update.entries})
@@ -189,6 +194,20 @@ class ClusterDirectory(TopicRegistry):
             self._loaded.set()
             async with self._changed:
                 self._changed.notify_all()
+
+    def _recognise(self, update: Update) -> None:
+        """An etcd that lost its data tells of no topics: believing that would delete every log."""
+        told = next((entry for entry in update.entries if entry.key == CLUSTER_KEY), None)
+        if not self.cluster_id or (told is None and not update.whole):
+            return
+        was = self.foreign
+        self.foreign = told is None or told.value is None or told.value["id"] != self.cluster_id
+        if self.foreign and not was:
+            log.error(
+                "etcd has forgotten cluster %s, or serves another one: nothing is taken from it, and every log "
+                "stays. Restore etcd from a backup and restart the brokers",
+                self.cluster_id,
+            )
 
     def _forget_all_but(self, there: set[str]) -> None:
         for name in [name for name in self.by_name if f"{_TOPICS}{name}" not in there]:

@@ -20,6 +20,7 @@ from penstock.cluster.metadata import Change, MetadataStore, Versioned
 from penstock.log.config import LogConfig
 from penstock.wire.errors import ErrorCode, KafkaError
 
+CLUSTER_KEY: Final = "/cluster"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL: Final = frozenset({OFFSETS_TOPIC})
 MAX_PARTITIONS: Final = 10_000
@@ -73,10 +74,10 @@ class TopicRegistry:
         await self._load_cluster_id()
 
     async def _load_cluster_id(self) -> None:
-        found = await self._store.get("/cluster")
+        found = await self._store.get(CLUSTER_KEY)
         if found is None:
-            await self._store.swap([Change("/cluster", {"id": str(uuid.uuid4())}, 0)])
-            found = await self._store.get("/cluster")
+            await self._store.swap([Change(CLUSTER_KEY, {"id": str(uuid.uuid4())}, 0)])
+            found = await self._store.get(CLUSTER_KEY)
             assert found is not None
         self.cluster_id = found.value["id"]
 

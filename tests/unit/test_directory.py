@@ -1,0 +1,64 @@
+"""What a broker believes of what etcd tells it, and what not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import pytest
+
+from penstock.cluster.directory import ClusterDirectory
+from penstock.cluster.metadata import Change, Update, Versioned
+
+_TOPIC = Versioned("/topics/t", {"id": "0" * 31 + "1", "configs": {}, "partitions": [[-1, -1, [1], []]]}, 2)
+
+
+class _Told:
+    """A store that tells what the test says."""
+
+    def __init__(self) -> None:
+        self.updates: asyncio.Queue[Update] = asyncio.Queue()
+
+    async def get(self, key: str) -> Versioned | None:
+        return Versioned(key, {"id": "ours"}, 1)
+
+    async def scan(self, prefix: str) -> list[Versioned]:
+        return []
+
+    async def swap(self, changes: Sequence[Change]) -> bool:
+        return True
+
+    async def watch(self, prefix: str) -> AsyncGenerator[Update, None]:
+        while True:
+            yield await self.updates.get()
+            self.updates.task_done()
+
+    async def close(self) -> None: ...
+
+
+def _whole(*topics: Versioned, cluster: str | None) -> Update:
+    named = () if cluster is None else (Versioned("/cluster", {"id": cluster}, 1),)
+    return Update((*named, *topics), whole=True)
+
+
+@pytest.mark.parametrize("cluster", [None, "another"])
+async def test_an_etcd_that_forgot_the_cluster_deletes_no_topic(cluster: str | None) -> None:
+    store = _Told()
+    directory = ClusterDirectory(store, 1, {})
+    store.updates.put_nowait(_whole(_TOPIC, cluster="ours"))
+    await directory.load()
+    try:
+        for update, foreign in (
+            (_whole(cluster=cluster), True),
+            (Update((Versioned("/topics/t", None, 9),)), True),
+            (_whole(_TOPIC, cluster="ours"), False),
+        ):
+            await store.updates.put(update)
+            await asyncio.wait_for(store.updates.join(), 5)
+            assert directory.foreign is foreign
+            assert "t" in directory.by_name
+        await store.updates.put(_whole(cluster="ours"))  # our own etcd is believed
+        await asyncio.wait_for(store.updates.join(), 5)
+        assert "t" not in directory.by_name
+    finally:
+        await directory.close()
