@@ -204,7 +204,7 @@ class ClusterDirectory(TopicRegistry):
         self.foreign = told is None or told.value is None or told.value["id"] != self.cluster_id
         if self.foreign and not was:
             log.error(
-                "etcd has forgotten cluster %s, or serves another one: nothing is taken from it, and every log "
+                "etcd has forgotten cluster %s, or serves another one: nothing is taken from it, every log "
                 "stays. Restore etcd from a backup and restart the brokers",
                 self.cluster_id,
             )
