@@ -329,6 +329,16 @@ class Stage:
             yield
 
     @contextmanager
+    def _two_masters(self, victim: int, other: int, fault: Fault) -> Iterator[None]:
+        """A leader that only the third broker hears goes on; then its successor dies, and the third leads."""
+        me, successor = f"broker-{victim}", f"broker-{other}"
+        with self._dropped((me, successor), (successor, me), (me, "etcd"), ("etcd", me)):
+            time.sleep(2.5)
+            with self._kill(other, victim, fault):
+                time.sleep(1.0)
+                yield
+
+    @contextmanager
     def _unplug(self, victim: int, _other: int, _fault: Fault) -> Iterator[None]:
         assert self.fields is not None
         self.fields.network.unplug(f"broker-{victim}")
