@@ -52,7 +52,7 @@ identities() (
 start() { # start NAME COMMAND...: recorded as "PID START-TIME", so that down.sh can't hit a pid used again
 	local name=$1
 	shift
-	setsid "$@" > "$K/log/$name" 2>&1 < /dev/null 9>&- &
+	setsid "$@" > "$K/log/$name" 2>&1 < /dev/null 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- & # no lock of whoever called is kept
 	echo $! "$(cut -d' ' -f22 /proc/$!/stat)" > "$K/run/$name.pid"
 }
 

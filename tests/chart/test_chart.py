@@ -233,7 +233,7 @@ def test_a_job_is_submitted_to_the_workers() -> None:
     (job,) = of_kind(render("values.yaml", *EVERYTHING), "Job").values()
     container = job["spec"]["template"]["spec"]["containers"][0]
     command = container["command"] + container["args"]
-    assert command[0] == "spark-submit"
+    assert command[3] == "spark-submit"
     assert "--master=spark://it-spark-master.streams.svc.cluster.local:7077" in command
     assert "--conf=spark.ui.enabled=false" in command
     assert command[-2:] == ["--topic", "a"]

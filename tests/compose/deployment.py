@@ -41,6 +41,9 @@ class Deployment:
             "PENSTOCK_IMAGE": "penstock:test",
             "ETCD_IMAGE": "penstock-etcd",
             "PROMETHEUS_IMAGE": "penstock-prometheus",
+            # Half a dozen JVMs start at once: on one core that takes a while.
+            "WORKER_A_CPUS": "0-1",
+            "WORKER_B_CPUS": "0-1",
             "PRODUCER_RATE": "1000",
             "PRODUCER_CHUNK": "1KiB",
         }
@@ -120,7 +123,7 @@ class Deployment:
 
     def read_by(self, way: str) -> float:
         """Records that the job has read by push or by pull since it started."""
-        return self.metric("JOB_METRICS_PORT", "penstock_query_read_records", way=way)
+        return self.metric("JOB_METRICS_PORT", "penstock_query_read_records_total", way=way)
 
 
 def run(*command: str, timeout: float = 60, env: dict[str, str] | None = None) -> str:

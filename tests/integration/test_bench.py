@@ -36,7 +36,20 @@ def test_list_names_every_experiment(tmp_path: Path) -> None:
 def test_ingest_without_kafka_reports_it_missing(tmp_path: Path) -> None:
     # No Java on this path: Kafka can't be had.
     done = bench(
-        *("ingest", "--chunk", "1KiB", "-s", "0.5", "-r", "1", "--memory", "128MiB", "--json"),
+        *(
+            "ingest",
+            "--chunk",
+            "1KiB",
+            "--replication",
+            "1",
+            "-s",
+            "0.5",
+            "-r",
+            "1",
+            "--memory",
+            "128MiB",
+            "--json",
+        ),
         cwd=tmp_path,
         PATH="/nonexistent",
     )
@@ -118,6 +131,7 @@ def test_compare_tells_slower_by_its_exit_code(tmp_path: Path) -> None:
     assert slower.returncode == 1
     assert [each["change"] for each in json.loads(slower.stdout)] == ["slower"]
     assert bench("compare", fast, "none.json", cwd=tmp_path).returncode == 2
+    assert bench("compare", ".", ".", cwd=tmp_path).returncode == 2, "no experiment of ours is called x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

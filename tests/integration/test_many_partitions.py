@@ -6,6 +6,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from harness import BrokerProcess
+from scraping import scrape
 
 PARTITIONS = 1000
 
@@ -32,3 +33,6 @@ def test_the_first_records_of_a_thousand_partitions_are_taken_at_the_first_try(b
     assert producer.flush(60) == 0
     assert problems == []
     assert delivered == set(range(PARTITIONS))
+    # Whoever scrapes gets no series per partition: the page, and the time it takes, stay bounded.
+    series = [key for key in scrape(broker.http + "/metrics") if ("topic", "wide") in key[1]]
+    assert 0 < len(series) < 40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -44,8 +45,9 @@ def shown(pauses: list[float]) -> str:
 def test_the_api_server_takes_what_each_values_file_makes(release: Release, values: str) -> None:
     """Without monitors: their kinds are an operator's, which this cluster doesn't have."""
     options = [
-        "--set",
-        "monitoring.podMonitor.enabled=false,monitoring.rules.enabled=false,external.enabled=false",
+        *("--set", "monitoring.podMonitor.enabled=false,monitoring.rules.enabled=false"),
+        *("--set", "external.enabled=false"),  # its ports are taken, by the release that is there
+        *("--set", "serviceAccount.name=default"),  # a pod must have one before it is admitted
     ]
     jobs = json.dumps([{**JOB, "checkpoint": {"size": "1Gi"}}])
     objects = run(
@@ -56,7 +58,8 @@ def test_the_api_server_takes_what_each_values_file_makes(release: Release, valu
 
 
 def test_helm_test_produces_and_reads_by_push(release: Release) -> None:
-    assert "records by push out of the memory of 2 brokers" in release.test()
+    """The job behind it ends with 0 only if every record came, out of shared memory alone."""
+    assert re.search(r"Phase: +Succeeded", release.test())
 
 
 def test_a_worker_can_not_touch_the_log(release: Release) -> None:

@@ -212,6 +212,10 @@ class _End:
     def is_stuck(self) -> bool:
         return False
 
+    @property
+    def is_closed(self) -> bool:
+        return not self.open
+
     def close(self) -> None:
         if self.open:
             self.open = False

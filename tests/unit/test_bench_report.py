@@ -12,11 +12,16 @@ from penstock.bench.results import Result, Sample
 
 def result() -> Result:
     subject = load("ingest")
-    options = {"seconds": 8.0, "repeat": 1, "quick": False, "values": {"chunk": "1KiB", "partitions": "8"}}
+    options = {
+        "seconds": subject.seconds,
+        "repeat": 1,
+        "quick": False,
+        "values": {"chunk": "1KiB", "partitions": "8"},
+    }
     made = Result("ingest", subject.metrics, "kafka", options=options, commit="abc", complete=True)
     for contender, cost in (("penstock", 50.0), ("kafka", 200.0)):
         figures = {"cpu_us_per_request": cost, "records_per_second": 1.5e6}
-        made.samples.append(Sample(contender, {"chunk": "1KiB"}, 0, figures))
+        made.samples.append(Sample(contender, {"replication": "1", "chunk": "1KiB"}, 0, figures))
     return made
 
 
@@ -24,8 +29,8 @@ def test_a_section_has_the_command_the_medians_and_the_goals(tmp_path: Path) -> 
     text = report.section(report.Found(tmp_path / "x.json", result()), ["benchmarks/ingest.png"])
     assert "`penstock bench ingest -r 1 --chunk 1KiB`" in text
     assert "![ingest](benchmarks/ingest.png)" in text
-    assert "| chunk=1KiB | 50 (0.25x) | 200 |" in text
-    assert "| chunk=1KiB | 1.5 M (1x) | 1.5 M |" in text
+    assert "| replication=1 chunk=1KiB | 50 (0.25x) | 200 |" in text
+    assert "| replication=1 chunk=1KiB | 1.5 M (1x) | 1.5 M |" in text
     assert "goal met: cpu_us_per_request of penstock / kafka" in text
 
 

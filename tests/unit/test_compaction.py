@@ -96,3 +96,21 @@ async def test_a_crash_right_after_cleaning_brings_back_the_cleaned_segments(rig
     (log,) = rig.open(CONFIG)
     assert everything(log) == before
     await rig.store.stop()
+
+
+async def test_memory_that_a_crash_left_from_before_the_cleaning_is_not_taken_back(rig: LogRig) -> None:
+    """The cleaned files are in place, the process dies before it lets go of the old segments' memory."""
+    (log,) = rig.open(CONFIG)
+    for at in range(500):
+        put(log, [b"v%d" % at * 20], keys=[b"k%d" % (at % 7)])
+    log.roll()
+    old = {path: path.read_bytes() for path in log.memory_directory.glob("*.seg")}
+    await clean(rig, log)
+    before = everything(log)
+    await rig.crash()
+    for path, content in old.items():
+        if not path.exists():
+            path.write_bytes(content)
+    (log,) = rig.open(CONFIG)
+    assert everything(log) == before
+    await rig.store.stop()

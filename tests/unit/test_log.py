@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from log_rig import NOW, LogRig, everything, put
 
+from penstock.log.partition import CeilingReached
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
 from penstock.log.store import HEARTBEAT
@@ -104,6 +105,20 @@ async def test_offsets_that_were_shown_never_mean_another_record_after_memory_is
     assert values(everything(log)) == [b"%d" % at for at in range(100)]
     assert put(log, [b"new"]).base_offset >= 120
     assert everything(log)[-1].value == b"new"
+    await rig.store.stop()
+
+
+async def test_no_offset_is_shown_before_a_ceiling_above_it_is_on_disk(rig: LogRig) -> None:
+    """R9: what a restart without memory goes on above has to be written before anybody reads."""
+    (log,) = rig.open()
+    put(log, [b"below"])
+    log.ceiling = log.log_end
+    with pytest.raises(CeilingReached):
+        put(log, [b"above"])
+    assert log.log_end == log.control.committed == log.control.appended == 1, "nothing has changed"
+    await rig.store.raise_ceilings([log])
+    assert put(log, [b"above"]).base_offset == 1
+    assert rig.store.state.load()[rig.topic_id, 0].ceiling >= log.log_end
     await rig.store.stop()
 
 

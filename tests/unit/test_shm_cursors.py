@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,3 +141,12 @@ def test_a_reader_writes_only_where_the_cursors_are(tmp_path: Path) -> None:
     assert len(registry) == 0
     ReaderRegistry(log)
     assert not (log / layout.CURSOR_DIR).is_symlink()
+
+
+def test_a_cursor_directory_that_was_taken_away_holds_up_nobody(
+    tmp_path: Path, registry: ReaderRegistry, child: subprocess.Popen[str]
+) -> None:
+    registry.refresh()
+    shutil.rmtree(tmp_path / layout.CURSOR_DIR)
+    registry.refresh()
+    assert (len(registry), registry.pins()) == (0, set())

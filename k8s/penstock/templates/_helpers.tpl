@@ -132,6 +132,10 @@ resources: {requests: {storage: {{ $storage.size }}}}
 {{- $root := index . 0 -}}
 {{- $job := index . 1 -}}
 {{- $cores := $job.executorCores | default 1 | int -}}
+- sh
+- -ec
+# The driver's class path is fixed before a program can say anything: the connector must be on it by then.
+- exec spark-submit --jars "$(penstock spark jar)" "$@"
 - spark-submit
 - --master={{ include "penstock.master" $root }}
 - --conf=spark.driver.host=$(POD_IP)

@@ -17,6 +17,7 @@ from penstock.cli.terminal import fail, print_json, print_table
 
 if TYPE_CHECKING:
     from penstock.bench.experiment import Experiment
+    from penstock.bench.results import Result
 
 Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Length of one sample.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", "-r", min=1, help="Samples of each.")]
@@ -210,8 +211,8 @@ def report(
 
 @app.command()
 def compare(
-    old: Annotated[Path, typer.Argument(help="An earlier result.")],
-    new: Annotated[Path, typer.Argument(help="A later one, of the same experiment.")],
+    old: Annotated[Path, typer.Argument(help="An earlier result, or a directory of them.")],
+    new: Annotated[Path, typer.Argument(help="A later one of the same experiment, or a directory.")],
     tolerance: Annotated[float, typer.Option(min=0, help="Changes up to this share don't count.")] = 0.05,
     as_json: AsJson = False,
 ) -> None:
@@ -221,31 +222,41 @@ def compare(
     """
     from dataclasses import asdict
 
-    from penstock.bench import results
     from penstock.bench.compare import Change
     from penstock.bench.compare import compare as differences
 
-    try:
-        before, after = results.read(old), results.read(new)
-    except results.UnreadableResult as error:
-        fail(str(error), code=2)
-    if before.experiment != after.experiment:
-        fail(f"{old} is about {before.experiment}, {new} about {after.experiment}", code=2)
-    found = differences(before, after, tolerance)
-    if not found:
+    found = {before.experiment: differences(before, after, tolerance) for before, after in _pairs(old, new)}
+    if not any(found.values()):
         fail("the two have no figure in common", code=2)
     if as_json:
-        print_json([{**asdict(each), "ratio": each.ratio._asdict()} for each in found])
-    else:
-        rows = [
-            (each.change.value, each.variant, each.contender, each.metric, benchprint.interval(each.ratio))
-            for each in found
-        ]
-        print_table(
-            f"{after.experiment}: new / old", ("change", "variant", "contender", "figure", "ratio"), rows
+        print_json(
+            [
+                {"experiment": name, **asdict(each), "ratio": each.ratio._asdict()}
+                for name, changes in found.items()
+                for each in changes
+            ]
         )
-    if any(each.change is Change.SLOWER for each in found):
+    else:
+        for name, changes in found.items():
+            benchprint.print_changes(name, changes)
+    if any(each.change is Change.SLOWER for changes in found.values() for each in changes):
         raise typer.Exit(1)
+
+
+def _pairs(old: Path, new: Path) -> list[tuple[Result, Result]]:
+    """What is to be compared: two results, or those that two directories both have."""
+    from penstock.bench import report, results
+
+    if old.is_dir() and new.is_dir():
+        before, after = report.newest(old), report.newest(new)
+        return [(before[name].result, after[name].result) for name in before if name in after]
+    try:
+        pair = results.read(old), results.read(new)
+    except results.UnreadableResult as error:
+        fail(str(error), code=2)
+    if pair[0].experiment != pair[1].experiment:
+        fail(f"{old} is about {pair[0].experiment}, {new} about {pair[1].experiment}", code=2)
+    return [pair]
 
 
 @app.command()

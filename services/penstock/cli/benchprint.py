@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,12 +10,21 @@ import typer
 from penstock.cli.terminal import print_table
 
 if TYPE_CHECKING:
+    from penstock.bench.compare import Difference
     from penstock.bench.experiment import Experiment
     from penstock.bench.results import Result
 
 
 def interval(ratio: Any) -> str:
     return f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def print_changes(experiment: str, changes: Sequence[Difference]) -> None:
+    rows = [
+        (each.change.value, each.variant, each.contender, each.metric, interval(each.ratio))
+        for each in changes
+    ]
+    print_table(f"{experiment}: new / old", ("change", "variant", "contender", "figure", "ratio"), rows)
 
 
 def print_result(result: Result, subject: type[Experiment]) -> None:

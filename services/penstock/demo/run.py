@@ -214,10 +214,9 @@ class Demo:
         return (self._directory / f"{name}.log").read_text(errors="replace")[-1500:].strip() or "no output"
 
     def _clean_up(self) -> None:
+        # One after the other: a broker ends well only while there is an etcd to tell.
         for process in reversed(self._processes):
-            if process.poll() is None:
-                process.terminate()
-        for process in reversed(self._processes):
+            process.terminate()
             try:
                 process.wait(10)
             except subprocess.TimeoutExpired:

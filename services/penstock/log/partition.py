@@ -282,7 +282,7 @@ class PartitionLog:
                 segment.cut(position, offset)
                 touched.append(segment)
         self._places.clear()
-        self._pending = deque(entry for entry in self._pending if entry[0] <= offset)
+        self._pending = deque([entry for entry in self._pending if entry[0] <= offset])
         reached = self._pending[-1][0] if self._pending else self.high_watermark
         if reached < offset and self.segments:
             self._pending.append((offset, self.segments[-1], self.segments[-1].size))

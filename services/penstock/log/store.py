@@ -407,12 +407,12 @@ class LogStore:
         next_beat = loop.time()
         while True:
             now = loop.time()
-            if now >= next_beat:
-                next_beat = now + HEARTBEAT
-                self._node.beat()
-                self.readers.refresh()
             moved, self._moved = self._moved, False
             try:
+                if now >= next_beat:
+                    next_beat = now + HEARTBEAT
+                    self._node.beat()
+                    self.readers.refresh()
                 self._reclaim()
                 orders = self.pool.take_orders()
                 if orders:

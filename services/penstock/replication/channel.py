@@ -32,6 +32,9 @@ class Channel(Protocol):
         """The other side doesn't take what was sent: more would only pile up."""
         ...
 
+    @property
+    def is_closed(self) -> bool: ...
+
     def close(self) -> None: ...
 
 
@@ -117,6 +120,10 @@ class TcpChannel(asyncio.BufferedProtocol):
     @property
     def is_stuck(self) -> bool:
         return self._paused
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def close(self) -> None:
         self._closed = True

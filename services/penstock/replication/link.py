@@ -229,6 +229,10 @@ class Link:
             except (OSError, TimeoutError):
                 await asyncio.sleep(REDIAL)
                 continue
+            if channel.is_closed:
+                # Made and lost before this task had its turn: it would wait for ever to be told of it.
+                await asyncio.sleep(REDIAL)
+                continue
             lane.channel = channel
             channel.send(frames.message(Kind.HELLO, self.replicator.hello(self.broker, lane.name)))
             if lane is self._bulk:

@@ -215,9 +215,11 @@ class ReaderRegistry:
 
     def refresh(self) -> None:
         """Find new readers, forget the dead and remove what they left."""
-        # Ten times a second, for ever: no pathlib here.
-        found = [name for name in os.listdir(self._directory) if name.endswith(layout.CURSOR_SUFFIX)]
-        names = {name: self._directory / name for name in found}
+        try:
+            found = os.listdir(self._directory)  # ten times a second, for ever: no pathlib here
+        except OSError:
+            found = []  # somebody took the directory away: nobody can be reading through it
+        names = {name: self._directory / name for name in found if name.endswith(layout.CURSOR_SUFFIX)}
         for name in list(self._readers.keys() - names.keys()):
             self._readers.pop(name).close()
         for name, path in names.items():

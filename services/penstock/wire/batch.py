@@ -51,7 +51,9 @@ _Fields = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 _PLACE: Final = struct.Struct(">qi")
 _LAST_DELTA: Final = struct.Struct(">i")
 _EPOCH: Final = struct.Struct(">i")
-_HEAD: Final = struct.Struct(">qii")
+# Methods, so that the hot path need not look them up.
+_unpack_header: Final = _HEADER.unpack_from
+_pack_head: Final = struct.Struct(">qii").pack_into
 _OFFSET: Final = struct.Struct(">q")
 _CRC: Final = struct.Struct(">I")
 
@@ -90,7 +92,7 @@ class BatchHeader:
             self.producer_epoch,
             self.base_sequence,
             self.record_count,
-        ) = cast(_Fields, _HEADER.unpack_from(buffer, position))
+        ) = cast(_Fields, _unpack_header(buffer, position))
 
     @property
     def size(self) -> int:
@@ -142,7 +144,7 @@ def stamp_fresh(
     buffer: memoryview, position: int, base_offset: int, batch_length: int, leader_epoch: int
 ) -> None:
     """The same in one store, for a batch whose length is known: they are neighbours."""
-    _HEAD.pack_into(buffer, position, base_offset, batch_length, leader_epoch)
+    _pack_head(buffer, position, base_offset, batch_length, leader_epoch)
 
 
 def stamp_append_time(batch: bytearray, timestamp: int) -> None:

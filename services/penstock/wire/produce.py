@@ -27,6 +27,11 @@ _ANSWER_V3: Final = struct.Struct(">ihqq")
 _ANSWER_V5: Final = struct.Struct(">ihqqq")
 _ANSWER_V8: Final = struct.Struct(">ihqqqih")
 _ANSWER_V9: Final = struct.Struct(">ihqqqBBB")
+# Methods, so that the loops over partitions need not look them up.
+_unpack_int: Final = _INT.unpack_from
+_unpack_index_length: Final = _INDEX_LENGTH.unpack_from
+_pack_v8: Final = _ANSWER_V8.pack
+_pack_v9: Final = _ANSWER_V9.pack
 
 
 # Bare tuples and plain classes: there is one of each per chunk or request, and compiled (`make compile`)
@@ -99,7 +104,7 @@ def _read(head: RequestHead, frame: memoryview) -> ProduceRequest:
         at += 4
         partitions: list[ProducedPartition] = []
         for _ in range(partition_count):
-            index, length = _INDEX_LENGTH.unpack_from(frame, at)
+            index, length = _unpack_index_length(frame, at)
             at += 8
             records: memoryview | None = None
             if length >= 0:
@@ -130,7 +135,7 @@ def _read_flexible(head: RequestHead, frame: memoryview, at: int, client_id: str
         partition_count, at = read_uvarint(frame, at)
         partitions: list[ProducedPartition] = []
         for _ in range(partition_count - 1):
-            index = _INT.unpack_from(frame, at)[0]
+            index = _unpack_int(frame, at)[0]
             length, at = read_uvarint(frame, at + 4)
             records: memoryview | None = None
             if length:
@@ -184,7 +189,7 @@ def write_produce(head: RequestHead, topics: list[TopicAnswer], throttle_ms: int
             for index, error, base, time, start, message in topic.partitions:
                 if version >= 8:
                     text = b"" if message is None else message.encode()[:1000]
-                    out += _ANSWER_V8.pack(index, error, base, time, start, 0, len(text) if text else -1)
+                    out += _pack_v8(index, error, base, time, start, 0, len(text) if text else -1)
                     out += text
                 elif version >= 5:
                     out += _ANSWER_V5.pack(index, error, base, time, start)
@@ -208,7 +213,7 @@ def _write_flexible(out: bytearray, version: int, topics: list[TopicAnswer], thr
         for index, error, base, time, start, message in topic.partitions:
             if message is None:
                 # record errors: none; message: null; tags: none
-                out += _ANSWER_V9.pack(index, error, base, time, start, 1, 0, 0)
+                out += _pack_v9(index, error, base, time, start, 1, 0, 0)
             else:
                 text = message.encode()[:1000]
                 out += _ANSWER_V5.pack(index, error, base, time, start)

@@ -41,7 +41,7 @@ class Subject(ingest.Subject):
         server = replicas.make("penstock", self.rig, budget // count, count, cpus=self._everything())
         server.start()
         server.create_topic(ingest.TOPIC, self.options.number("partitions"), ingest.KEPT, 1)
-        self._servers[contender] = server
+        self._servers[contender, 1] = server
         fill(server, Load(ingest.TOPIC, self.options.number("partitions"), "64KiB"), int(1.2 * budget))
 
     def warm_up(self, contender: str, variant: Variant) -> None:
@@ -49,7 +49,8 @@ class Subject(ingest.Subject):
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         load = self._load_of(variant)
-        return measured_load(self._servers[contender], load, self.options.seconds, self._everything())
+        server = self._server(contender, variant)
+        return measured_load(server, load, self.options.seconds, self._everything())
 
     def _everything(self) -> frozenset[int]:
         return self.rig.server_cpus | self.rig.load_cpus

@@ -2,7 +2,8 @@
 
 The paper's producer drives both, over the same protocol. Steady state: our memory budget and Kafka's log
 are small enough to go round several times before anything is measured (fresh pages cost six times as
-much as recycled ones on a virtual machine), and both keep the same bytes of each partition.
+much as recycled ones on a virtual machine), and both keep the same bytes of each partition. With two replicas
+there are two brokers, which share one CPU, and what they take is added up.
 """
 
 from __future__ import annotations
@@ -10,10 +11,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from penstock.bench import servers
-from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
+from penstock.bench import replicas
+from penstock.bench.experiment import (
+    Better,
+    CannotStart,
+    Experiment,
+    Figures,
+    Goal,
+    Metric,
+    Options,
+    Parameter,
+    Plot,
+    Variant,
+)
 from penstock.bench.load import Load, fill, measured_load
-from penstock.bench.rig import Rig
+from penstock.bench.rig import ProcessFailed, Rig
 from penstock.bench.servers import Server
 from penstock.settings import parse_size
 
@@ -34,6 +46,9 @@ class Subject(Experiment):
         Parameter("chunk", "1KiB,4KiB,16KiB,128KiB", "Chunk sizes, one record batch each."),
         Parameter("partitions", "8", "One chunk each, per request."),
         Parameter("producers", "2", "Connections, each with one request on its way."),
+        Parameter(
+            "replication", "1,2", "Replicas of each chunk; with two, producers wait for both.", quick="1"
+        ),
         Parameter("memory", "512MiB", "Our broker's memory budget.", quick="256MiB"),
     )
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -45,44 +60,76 @@ class Subject(Experiment):
     )
     contenders = ("penstock", "kafka")
     baseline = "kafka"
-    goals: ClassVar[tuple[Goal, ...]] = (Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka"),)
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Plot(
+            ("records_per_second", "cpu_us_per_request"),
+            along="chunk",
+            panels="replication",
+            logarithmic=True,
+        ),
+    )
+    seconds = 5.0
+    goals: ClassVar[tuple[Goal, ...]] = (
+        Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka", within={"replication": "1"}),
+    )
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[tuple[str, int], Server] = {}
+        self._without: dict[tuple[str, int], str] = {}
 
     def variants(self) -> Sequence[Variant]:
-        return [{"chunk": chunk} for chunk in self.options.texts("chunk")]
+        return [
+            {"replication": replication, "chunk": chunk}
+            for replication in self.options.texts("replication")
+            for chunk in self.options.texts("chunk")
+        ]
 
     def start(self, contender: str) -> None:
+        for replication in map(int, self.options.texts("replication")):
+            try:
+                self._start(contender, replication)
+            except CannotStart as error:
+                if replication == 1:
+                    raise
+                self._without[contender, replication] = str(error)
+
+    def _start(self, contender: str, replication: int) -> None:
         budget = parse_size(self.options.text("memory"))
-        server = servers.make(contender, self.rig, budget)
+        server = replicas.make(contender, self.rig, budget, replication)
         server.start()
         configs = KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
-        server.create_topic(TOPIC, self.options.number("partitions"), configs)
-        self._servers[contender] = server
+        server.create_topic(TOPIC, self.options.number("partitions"), configs, replication)
+        self._servers[contender, replication] = server
         fill(server, self._load(_WARM_CHUNK), int(budget * _TURNS))
 
     def warm_up(self, contender: str, variant: Variant) -> None:
         """Until the cost stands still: Java compiles itself for many seconds, and must not be judged then."""
         before = 0.0
         for _ in range(_MOST_WARM_UPS):
-            figures = measured_load(
-                self._servers[contender], self._load_of(variant), max(1.0, self.options.seconds / 2)
-            )
+            seconds = max(1.0, self.options.seconds / 2)
+            figures = measured_load(self._server(contender, variant), self._load_of(variant), seconds)
             cost = figures["cpu_us_per_request"]
             if abs(cost - before) < _STEADY * cost:
                 return
             before = cost
 
     def measure(self, contender: str, variant: Variant) -> Figures:
-        return measured_load(self._servers[contender], self._load_of(variant), self.options.seconds)
+        server = self._server(contender, variant)
+        return measured_load(server, self._load_of(variant), self.options.seconds)
 
     def versions(self) -> dict[str, str]:
-        return {name: server.version for name, server in self._servers.items()}
+        return {server.name: server.version for server in self._servers.values()}
+
+    def _server(self, contender: str, variant: Variant) -> Server:
+        key = (contender, int(variant.get("replication", "1")))
+        if key in self._without:
+            raise ProcessFailed(self._without[key])
+        return self._servers[key]
 
     def _load_of(self, variant: Variant) -> Load:
-        return self._load(variant["chunk"])
+        acks = "1" if variant.get("replication", "1") == "1" else "all"
+        return self._load(variant["chunk"])._replace(acks=acks)
 
     def _load(self, chunk: str) -> Load:
         return Load(TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))

@@ -22,7 +22,8 @@ class Subject(ingest.Subject):
     parameters = (
         Parameter("record", "100B,1KiB,10KiB,100KiB,1MiB", "Record sizes.", quick="100B,1MiB"),
         Parameter("chunk", "64KiB", "Chunk size, as far as a record fits."),
-        *(each for each in ingest.Subject.parameters if each.name not in ("chunk", "memory")),
+        *(each for each in ingest.Subject.parameters if each.name in ("partitions", "producers")),
+        Parameter("replication", "1", "Replicas of each chunk."),
         Parameter("memory", "1GiB", "Our broker's memory budget.", quick="256MiB"),
     )
     metrics = (

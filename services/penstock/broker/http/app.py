@@ -94,8 +94,7 @@ def _views(broker: Broker) -> APIRouter:
 
     @app.get("/", include_in_schema=False)
     async def index(request: Request) -> dict[str, list[str]]:
-        paths = [str(getattr(route, "path", "")) for route in request.app.routes]
-        return {"paths": sorted(path for path in paths if path not in ("", "/"))}
+        return {"paths": [*sorted(request.app.openapi()["paths"]), request.app.openapi_url]}
 
     @app.get("/v1/broker", response_model=models.BrokerStatus, tags=["views"])
     async def broker_status() -> Response:

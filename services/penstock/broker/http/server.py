@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.broker.context import Address
 
 if TYPE_CHECKING:
-    import uvicorn
-
+    from penstock.broker.http.patient import PatientServer
     from penstock.broker.metrics import Metrics
     from penstock.broker.server import Broker
 
@@ -38,7 +37,7 @@ class HttpServer:
             raise OSError(f"can't serve HTTP at {address}: {reason}") from None
         port: int = self._socket.getsockname()[1]
         self.url = f"http://{Address(address.host, port)}"
-        self._server: uvicorn.Server | None = None
+        self._server: PatientServer | None = None
         self._starting = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -61,16 +60,17 @@ class HttpServer:
         if self._server is not None:
             serving, following = self._tasks
             following.cancel()
-            self._server.should_exit = True
+            self._server.tell_to_stop()
             await asyncio.gather(serving, following, return_exceptions=True)
         self._socket.close()
 
 
-def _prepare(broker: Broker) -> tuple[uvicorn.Server, Metrics]:
+def _prepare(broker: Broker) -> tuple[PatientServer, Metrics]:
     """Imports and builds what takes long; runs on a thread."""
     import uvicorn
 
     from penstock.broker.http.app import make_app
+    from penstock.broker.http.patient import PatientServer
     from penstock.broker.metrics import Metrics
 
     metrics = Metrics(broker)
@@ -84,8 +84,9 @@ def _prepare(broker: Broker) -> tuple[uvicorn.Server, Metrics]:
         log_config=None,
         log_level="warning",
         server_header=False,
+        date_header=False,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
     )
     config.load()
-    return uvicorn.Server(config), metrics
+    return PatientServer(config), metrics
