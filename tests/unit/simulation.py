@@ -20,6 +20,7 @@ from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.membership import BrokerInfo
 from penstock.cluster.metadata import Change, Unavailable, Update, Versioned
 from penstock.cluster.partitions import PartitionKey, PartitionState
+from penstock.cluster.topics import CLUSTER_KEY
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
 from penstock.replication.channel import Channel, Handler
@@ -83,7 +84,7 @@ class Keys:
 
     def __init__(self) -> None:
         self.revision = 0
-        self.values: dict[str, Versioned] = {}
+        self.values = {CLUSTER_KEY: Versioned(CLUSTER_KEY, {"id": "sim"}, 0)}
         self.watchers: list[Callable[[Versioned], None]] = []
 
     def swap(self, changes: Sequence[Change]) -> bool:
@@ -325,16 +326,17 @@ class SimBroker:
 
     async def start(self) -> None:
         world = self.world
+        loop = asyncio.get_running_loop()
         (self.root / "disk").mkdir(parents=True, exist_ok=True)
         store = LogStore(
             broker_id=self.number,
             memory_root=self.root / "memory",
             disk_root=self.root / "disk",
             memory_budget=8 << 20,
-            clock=lambda: 1_700_000_000_000,
+            clock=lambda: 1_700_000_000_000 + round(1000 * loop.time()),
             draw=lambda: world.chance.getrandbits(62) | 1,
         )
-        store.pool._clock = asyncio.get_running_loop().time
+        store.pool._clock = loop.time
         store.write_behind = _InstantDisk(store)  # type: ignore[assignment]
         directory = ClusterDirectory(self.metadata, self.number, {})
         directory.cluster_id = "sim"

@@ -15,6 +15,7 @@ from penstock.broker.reply import Later, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import PartitionInfo, Topic
 from penstock.log.partition import PartitionLog
+from penstock.wire.errors import ErrorCode
 from penstock.wire.head import read_head
 from rawclient import produce_tree, read_response, record_batch, request_bytes
 
@@ -40,6 +41,12 @@ def ask(handler: ProduceHandler, records: bytes) -> Reply | Later | None:
     return handler.handle(read_head(frame), frame)
 
 
+def error_of(reply: Reply | Later | None) -> ErrorCode:
+    assert isinstance(reply, Reply)
+    _, response = read_response(0, VERSION, bytes(reply.buffers[0])[4:])
+    return ErrorCode(int(response.responses[0].partition_responses[0].error_code))
+
+
 def base_offset(reply: Reply | None) -> int:
     assert reply is not None
     _, response = read_response(0, VERSION, bytes(reply.buffers[0])[4:])
@@ -63,3 +70,35 @@ async def test_a_repeat_of_a_batch_that_is_not_committed_waits_for_its_commit_to
     assert isinstance(committed, Reply), "it is committed: nothing is left to wait for"
     assert base_offset(committed) == 0
     await rig.store.stop()
+
+
+async def test_a_batch_behind_a_refused_one_is_to_be_tried_again_and_is_not_out_of_order(rig: LogRig) -> None:
+    """Out of order, librdkafka would begin a new epoch and write again what it has no answer for."""
+    (log,) = rig.open()
+    handler = handler_of(rig, log)
+
+    def send(sequence: int) -> ErrorCode:
+        return error_of(ask(handler, record_batch([b"one"], producer=(7, 0, sequence))))
+
+    assert send(0) is ErrorCode.none
+    assert send(2) is ErrorCode.out_of_order_sequence_number  # a gap of the producer's own
+    log.short_of_replicas = True
+    assert error_of(ask(handler, record_batch([b"one"], producer=(7, 0, 1)))) is ErrorCode.not_enough_replicas
+    log.short_of_replicas = False
+    assert send(2) is ErrorCode.not_leader_or_follower
+    assert send(1) is ErrorCode.none
+    assert send(2) is ErrorCode.none
+    assert send(0) is ErrorCode.none  # a repeat of the first
+    assert log.log_end == 3
+
+
+async def test_a_new_leader_excuses_the_gap_of_what_came_before_it_led(rig: LogRig) -> None:
+    (log,) = rig.open()
+    handler = handler_of(rig, log)
+    assert error_of(ask(handler, record_batch([b"one"], producer=(7, 0, 0)))) is ErrorCode.none
+    log.replicated = True
+    log.begin_epoch(log.leader_epoch + 1)
+    log.serve(rig.store.incarnation)
+    for early in ((7, 0, 2), (8, 0, 1)):  # one that it knows, and one whose very first batch was refused
+        refused = ask(handler, record_batch([b"one"], producer=early))
+        assert error_of(refused) is ErrorCode.not_leader_or_follower

@@ -107,6 +107,7 @@ class ProduceHandler:
         if config.compact:
             _check_keys(records)
         if acks == _ALL and log.short_of_replicas:
+            log.excuse_gaps()
             raise KafkaError(ErrorCode.not_enough_replicas, f"{log} has too few replicas in sync")
         result = log.append(header, records)
         if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
@@ -195,6 +196,7 @@ class ProduceHandler:
                 if left <= 0 or not await self._store.room(full.size, left):
                     disk = self._store.write_behind.failure
                     why = f"{full}; the disk says: {disk}" if disk else f"{full}; the disk can't keep up"
+                    _find(served, produced[0]).excuse_gaps()
                     raise KafkaError(ErrorCode.kafka_storage_error, why) from None
             except CeilingReached:
                 left = deadline - loop.time()
@@ -203,6 +205,7 @@ class ProduceHandler:
                     await asyncio.wait_for(raised, max(left, 0.001))
                 except TimeoutError:
                     disk = self._store.write_behind.failure
+                    _find(served, produced[0]).excuse_gaps()
                     raise KafkaError(ErrorCode.kafka_storage_error, f"the disk says: {disk}") from None
 
     async def _when_committed(

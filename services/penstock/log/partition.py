@@ -30,6 +30,8 @@ from penstock.wire.records import encode_batch
 
 CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
+GAP_GRACE_MS: Final = 10_000
+"""How long after a refusal a producer's gap may come of it: requests that were on their way behind it."""
 _PLACES_REMEMBERED: Final = 64
 _APPEND: Final = PartitionControl.APPEND
 _COMMIT: Final = PartitionControl.COMMIT
@@ -117,6 +119,8 @@ class PartitionLog:
         """Whether this broker may serve it: it leads, and nothing is wrong with the log."""
         self.short_of_replicas = False
         """True while fewer are in sync than min.insync.replicas: acks=all is refused (rule R6)."""
+        self.gaps_excused_until = 0
+        """Until then (ms) a gap in a producer's sequence gets "try again"; see `excuse_gaps`."""
         self.storage_id = 0
         """Names this very log: another one after losing memory or disk (rule R1)."""
         self.lost_up_to = 0
@@ -163,6 +167,8 @@ class PartitionLog:
         """
         idempotent = header.producer_id != batch.NO_PRODUCER
         if idempotent:
+            if self.gaps_excused_until and self._is_early(header):
+                raise KafkaError(ErrorCode.not_leader_or_follower, "the batch before was refused: in order")
             earlier = self.producers.find_duplicate(header)
             if earlier is not None:
                 return AppendResult(
@@ -473,6 +479,22 @@ class PartitionLog:
         self.control.incarnation = incarnation
         self.control.state = PartitionState.LIVE
         self.leading = self.damage is None
+        if self.replicated and self.epoch_start > 0:
+            self.excuse_gaps()  # what came just before was refused: nobody led here
+
+    def excuse_gaps(self) -> None:
+        """A batch was refused, to be retried, and the ones behind it may be here before it is again.
+
+        "Out of order" makes librdkafka begin a new producer epoch, in which it sends again whatever has no
+        answer yet, on other partitions too: what was written there is then in the log twice.
+        """
+        self.gaps_excused_until = self._clock() + GAP_GRACE_MS
+
+    def _is_early(self, header: BatchHeader) -> bool:
+        if self._clock() >= self.gaps_excused_until:
+            self.gaps_excused_until = 0
+            return False
+        return self.producers.is_early(header)
 
     def promise(self, epoch: int) -> bool:
         """Refuse every lower epoch from now on (rule R3); False if a higher one was promised already."""

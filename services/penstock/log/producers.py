@@ -93,6 +93,13 @@ class ProducerTable:
             f"producer {header.producer_id}: sequence {first} after {newest.last_sequence}",
         )
 
+    def is_early(self, header: BatchHeader) -> bool:
+        """Whether something of this producer should have come before."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None or not producer.batches or producer.epoch != header.producer_epoch:
+            return header.base_sequence > 0
+        return not producer.may_skip and header.base_sequence > producer.batches[-1].last_sequence + 1
+
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.epoch != header.producer_epoch:
