@@ -479,8 +479,6 @@ class PartitionLog:
         self.control.incarnation = incarnation
         self.control.state = PartitionState.LIVE
         self.leading = self.damage is None
-        if self.replicated and self.epoch_start > 0:
-            self.excuse_gaps()  # what came just before was refused: nobody led here
 
     def excuse_gaps(self) -> None:
         """A batch was refused, to be retried, and the ones behind it may be here before it is again.

@@ -276,6 +276,7 @@ class Replicator:
         if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
             partition.skip_to(partition.lost_up_to)
             led.advance()
+        partition.excuse_gaps()  # what came just before was refused: nobody led here
         partition.serve(self.store.incarnation)
         self.store.write_behind.save_state(partition)
         self.elections.note(Election(self.now(), replica.key, repr(partition), state.epoch, state.reason))
