@@ -164,6 +164,8 @@ node() {
 		makeIPTablesUtilChains: false
 		oomScoreAdj: 0
 		maxOpenFiles: 20000
+		# At 85 % of the disk it would throw images away, and none can be pulled again here.
+		imageGCHighThresholdPercent: 100
 		volumePluginDir: $K/kubelet/volumeplugins
 		evictionHard: {nodefs.available: 1Gi, imagefs.available: 1Gi, memory.available: 100Mi}
 	Y
