@@ -45,8 +45,8 @@ _IN_FIELDS: Final = (
     "unaware",
 )
 _WITH_CLOCKS: Final = ("clock",)
-# Only when asked for (--only): "two masters", not tried yet, and "empty first", after which a record was once
-# there twice (docs/replication.md, "Open").
+# Only when asked for (--only): "two masters", not tried yet, and "empty first", which takes long to recover
+# from; the repeated record once found after it had another cause, mended since (docs/replication.md).
 _PAIRS_WELL: Final = ("kill", "hang", "restart", "cut", "one way", "etcd hang", "etcd cut", "delay", "loss")
 """What may come on top of another fault: no loss of storage, so that one fault at a time decides about it."""
 
