@@ -1,8 +1,9 @@
-"""The demo's PySpark job, a process of its own: the same stream by push, then by pull.
+"""The demo's PySpark job, a process of its own: the same stream by push and by pull, in phases.
 
 Run by the demo as `python -m penstock.demo.job`; reports on standard output, one JSON object per line:
 `{"event": "ready"}`, then for each micro-batch its records, offsets per partition and latency, then for
-each mode how fast all of the topic is read again. Ends a phase when a line comes on standard input.
+each mode how fast all of the topic is read again. A mode on standard input begins a phase, the next line
+ends it and says up to where it must have read; "replay" asks for the last part.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ class Phase:
     """One mode's streaming query. What arrived is told by offset, so that nothing can hide; it comes with
     each micro-batch's progress, observed on its way through the query."""
 
-    def __init__(self, spark: SparkSession, mode: str, start: str, args: argparse.Namespace) -> None:
+    def __init__(
+        self, spark: SparkSession, mode: str, begin: dict[int, int], args: argparse.Namespace
+    ) -> None:
         self._mode = mode
-        self._ends: dict[int, int] = {}
+        self._ends = dict(begin)
         self._reported = -1
         partitions = range(args.partitions)
         stream = spark.readStream.format("penstock").options(**source(mode, args))
+        start = json.dumps({args.topic: begin}) if begin else "earliest"
         records = stream.option("startingOffsets", start).load()
         seen = records.observe(
             "seen",
@@ -84,7 +88,7 @@ class Phase:
         if self._query.exception() is not None:
             raise SystemExit(str(self._query.exception()))
 
-    def finish(self, until: dict[int, int]) -> str:
+    def finish(self, until: dict[int, int]) -> dict[int, int]:
         """Stop, after everything below `until` has come; returns where the next phase goes on."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -94,7 +98,7 @@ class Phase:
             time.sleep(0.1)
         self._query.stop()
         self.tell()
-        return json.dumps({str(partition): end for partition, end in sorted(self._ends.items())})
+        return self._ends
 
 
 class Lines:
@@ -143,18 +147,16 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     read_everything(spark, "push", args)  # the first query pays for Spark's own start
     report(event="ready")
-    start = "earliest"
+    ends: dict[int, int] = {}
     lines = Lines()
-    for mode in ("push", "pull"):
-        lines.next()
-        phase = Phase(spark, mode, start, args)
+    while (mode := lines.next().strip()) != "replay":
+        phase = Phase(spark, mode, ends, args)
         report(event="started", mode=mode)
         while not lines.waiting():
             phase.tell()
             time.sleep(0.1)
         until = json.loads(lines.next())
         ends = phase.finish({int(partition): end for partition, end in until.items()})
-        start = json.dumps({args.topic: json.loads(ends)})
         report(event="finished", mode=mode)
     for _ in range(2):  # the first round warms both up
         speeds = {}
