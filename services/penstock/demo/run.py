@@ -23,9 +23,11 @@ from penstock.demo.screen import Live, ModeFigures, comparison
 TOPIC: Final = "demo"
 PARTITIONS: Final = 4
 MODES: Final = ("push", "pull")
-_WARM_SECONDS: Final = 8.0
-"""Each mode streams so long before anything is measured: the JVM compiles what runs often while it runs, so
-that whichever came first would look slower than the other."""
+TURNS: Final = ("push", "pull", "pull", "push")
+"""The JVM compiles what runs often for the better part of a minute, and gets faster meanwhile: in this order
+neither mode has more of it than the other."""
+_WARM_SECONDS: Final = 15.0
+"""Each mode streams so long before anything is measured."""
 _REFRESH: Final = 0.25
 
 
@@ -57,10 +59,10 @@ class Demo:
                 self._start_producer(2 * (_WARM_SECONDS + self._seconds) + 10)
                 self._start_job()
                 for mode in MODES:
-                    self._stream(mode, f"warming up by {mode}", _WARM_SECONDS, ModeFigures())
-                for mode, figures in self._live.modes.items():
-                    last = mode == MODES[-1]
-                    self._stream(mode, f"PySpark reads by {mode}", self._seconds, figures, last=last)
+                    self._stream(mode, f"warming up by {mode}", _WARM_SECONDS)
+                for turn, mode in enumerate(TURNS, 1):
+                    step, seconds = f"PySpark reads by {mode}", self._seconds / TURNS.count(mode)
+                    self._live.modes[mode].add(self._stream(mode, step, seconds, last=turn == len(TURNS)))
                 self._tell_job("replay")
                 self._live.step = "reading all of it again, by push and by pull"
                 replay = self._wait_for("replay", 120)
@@ -131,9 +133,8 @@ class Demo:
 
     # Phases
 
-    def _stream(
-        self, mode: str, step: str, seconds: float, figures: ModeFigures, *, last: bool = False
-    ) -> None:
+    def _stream(self, mode: str, step: str, seconds: float, *, last: bool = False) -> ModeFigures:
+        figures = ModeFigures()
         self._live.step = step
         self._tell_job(mode)
         self._wait_for("started", 60)
@@ -150,6 +151,7 @@ class Demo:
         self._live.step = f"{step}: the rest"
         self._tell_job(json.dumps(self._final_ends) if last else "{}")
         self._wait_for("finished", 90)
+        return figures
 
     def _first_batch(self, mode: str, figures: ModeFigures) -> None:
         """A query's first batch takes what it takes to plan it; the figures begin after it."""
