@@ -19,8 +19,8 @@ def main() -> None:
     )
     parser.add_argument("--shuffle-partitions", type=int, default=1, help="tasks that hold the state")
     args = parser.parse_args()
-    args.master = args.master or "local[3]"
-    spark = start_session("stateful", args, **{"spark.sql.shuffle.partitions": args.shuffle_partitions})
+    shuffle = {"spark.sql.shuffle.partitions": args.shuffle_partitions}
+    spark = start_session("stateful", args, "local[3]", **shuffle)
     totals = (
         read_stream(spark, args)
         .groupBy(col("key").cast("string").alias("key"))

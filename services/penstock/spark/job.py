@@ -6,6 +6,7 @@ A job is a plain PySpark program; this spares each the same twenty lines.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -61,10 +62,12 @@ def streaming_arguments(description: str, **defaults: str) -> argparse.ArgumentP
     return parser
 
 
-def start_session(name: str, args: argparse.Namespace, **confs: Any) -> SparkSession:
+def start_session(name: str, args: argparse.Namespace, local: str = "local[*]", **confs: Any) -> SparkSession:
+    """`local` is the master where neither --master nor spark-submit names one."""
     if args.source == "kafka":
         confs["spark.jars"] = ",".join(map(str, kafka_jars()))
-    spark = session(name, args.master, **confs)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    spark = session(name, args.master or (None if submitted else local), **confs)
     spark.sparkContext.setLogLevel("WARN")
     if args.metrics_port:
         from penstock.spark.listener import export_progress
