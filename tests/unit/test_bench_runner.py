@@ -141,6 +141,14 @@ def test_quick_takes_the_quick_values_and_options_win() -> None:
     assert Tuned.options_from(3.0, 7, True, {"size": "5"}).text("size") == "5"
 
 
+def test_only_the_contenders_that_were_asked_for_run(tmp_path: Path) -> None:
+    options = Told.options_from(None, 1, True, {}, "theirs")
+    result = runner.run("told", Told, options, tmp_path / "r.json")
+    assert {sample.contender for sample in result.samples} == {"theirs"}
+    with pytest.raises(ValueError, match="nobody"):
+        Told.options_from(None, None, False, {}, "nobody")
+
+
 def test_every_experiment_says_what_it_is() -> None:
     for name in experiment.names():
         subject = experiment.load(name)

@@ -89,6 +89,8 @@ class Options:
     repeat: int
     quick: bool = False
     values: Mapping[str, str] = field(default_factory=dict)
+    contenders: Sequence[str] = field(default_factory=list)
+    """Only these; all if there are none."""
 
     def text(self, name: str) -> str:
         return self.values[name]
@@ -143,9 +145,18 @@ class Experiment(ABC):
 
     @classmethod
     def options_from(
-        cls, seconds: float | None, repeat: int | None, quick: bool, given: Mapping[str, str | None]
+        cls,
+        seconds: float | None,
+        repeat: int | None,
+        quick: bool,
+        given: Mapping[str, str | None],
+        contenders: str = "",
     ) -> Options:
         """What was asked for, over this experiment's defaults."""
+        named = [name.strip() for name in contenders.split(",") if name.strip()]
+        unknown = set(named) - set(cls.contenders)
+        if unknown:
+            raise ValueError(f"--contenders: {', '.join(unknown)} is none of {', '.join(cls.contenders)}")
         values = {}
         for parameter in cls.parameters:
             default = parameter.quick if quick and parameter.quick is not None else parameter.default
@@ -155,6 +166,7 @@ class Experiment(ABC):
             repeat or (cls.quick_repeat if quick else cls.repeat),
             quick,
             values,
+            named,
         )
 
 

@@ -75,6 +75,8 @@ def command(result: Result, subject: type[Experiment]) -> str:
         words.append(f"-s {options['seconds']:g}")
     if options.get("repeat") != usual.repeat:
         words.append(f"-r {options['repeat']}")
+    if options.get("contenders"):
+        words.append(f"--contenders '{','.join(options['contenders'])}'")
     words += [
         f"--{option.replace('_', '-')} {text}"
         for option, text in options.get("values", {}).items()

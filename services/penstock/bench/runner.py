@@ -73,7 +73,7 @@ class _Run:
 
     def go(self) -> None:
         variants = list(self._experiment.variants())
-        for contender in self._experiment.contenders:
+        for contender in self._experiment.options.contenders or self._experiment.contenders:
             self._show(f"starting {contender}")
             try:
                 self._experiment.start(contender)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Length of one sample.")]
 Repeat = Annotated[int | None, typer.Option("--repeat", "-r", min=1, help="Samples of each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples: for a first look.")]
+Contenders = Annotated[str, typer.Option(help="Only these, separated by commas.", show_default="all")]
 Pin = Annotated[bool, typer.Option(help="Broker on the first CPU, load on the others.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The result; artifacts/bench/... without it.")]
 
@@ -85,12 +86,13 @@ def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
         seconds: float | None,
         repeat: int | None,
         quick: bool,
+        contenders: str,
         pin: bool,
         out: Path | None,
         as_json: bool,
         **own: str,
     ) -> None:
-        result = benchrun.run(name, subject, seconds, repeat, quick, own, pin, out)
+        result = benchrun.run(name, subject, seconds, repeat, quick, own, contenders, pin, out)
         if as_json:
             print_json(result.document())
         else:
@@ -100,6 +102,7 @@ def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
         ("seconds", Seconds, None),
         ("repeat", Repeat, None),
         ("quick", Quick, False),
+        ("contenders", Contenders, ""),
         ("pin", Pin, True),
         ("out", Out, None),
         ("as_json", AsJson, False),

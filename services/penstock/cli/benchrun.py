@@ -34,13 +34,14 @@ def run(
     repeat: int | None,
     quick: bool,
     own: Mapping[str, str | None],
+    contenders: str,
     pin: bool,
     out: Path | None,
 ) -> Result:
     from penstock.bench import results, runner
 
     path = out or results.DIRECTORY / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
-    options = subject.options_from(seconds, repeat, quick, own)
+    options = subject.options_from(seconds, repeat, quick, own, contenders)
     before = signal.signal(signal.SIGTERM, _interrupt)  # `timeout` and CI end us so; leave nothing then
     try:
         with _progress(name) as watch:
