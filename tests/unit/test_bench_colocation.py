@@ -11,7 +11,7 @@ import pytest
 
 from penstock.bench import experiment
 from penstock.bench.colocation import Colocation
-from penstock.bench.consumers import Tally, median_per_second
+from penstock.bench.consumers import Tally, median_per_second, steady_rate
 from penstock.bench.sparkprocess import Batch
 from penstock.load.content import ad_events, campaign_of_ad, text
 
@@ -31,6 +31,16 @@ def test_a_micro_batch_counts_evenly_over_its_time_and_gaps_count_nothing() -> N
 def test_a_second_without_records_is_a_zero_and_counts() -> None:
     tally = Tally.of_batches([Batch(0.0, 1.0, 100)])
     assert median_per_second([tally], 0.0, 5.0) == 0
+
+
+def test_a_reader_is_warm_once_it_gets_no_faster() -> None:
+    def batches(*records: int) -> list[Batch]:
+        return [Batch(float(second), 1.0, count) for second, count in enumerate(records)]
+
+    assert steady_rate([]) is None
+    assert steady_rate(batches(100, 100, 100)) is None  # too short to tell
+    assert steady_rate(batches(100, 200, 300, 400)) is None
+    assert steady_rate(batches(100, 200, 400, 400, 410, 400)) == pytest.approx(405)
 
 
 def test_text_has_zipfs_frequencies_and_is_the_same_for_the_same_seed() -> None:

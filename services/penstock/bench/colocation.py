@@ -23,6 +23,7 @@ from penstock.bench.consumers import (
     Reading,
     SparkConsumers,
     median_per_second,
+    warm_up,
 )
 from penstock.bench.experiment import (
     Better,
@@ -45,7 +46,11 @@ _KEPT: Final = 0.8
 """The share of the memory budget that the topic's retention keeps: all of it stays in memory."""
 _FIRST_SECONDS: Final = 1.0
 """Of every sample, left out."""
-_WARM_SECONDS: Final = 3.0
+_WARM_SECONDS: Final = 20.0
+_QUICK_WARM_SECONDS: Final = 7.0
+_BATCH_SECONDS: Final = 2.0
+"""How long a micro-batch of a consumer that fell behind may take: what a batch costs whatever its size
+should be little of it, and the last one is waited for."""
 _KAFKA_WARM: Final = 512 << 20
 _KAFKA_KEPT: Final = 2 << 30
 """More than it takes in during a sample, on a tmpfs that has to hold our own log too."""
@@ -86,7 +91,7 @@ def parameters(**defaults: str) -> tuple[Parameter, ...]:
         "fetch": ("128KiB", "Consumers' chunk size, or a multiple of the producers' like 8x. Not for push."),
         "record": ("100", "Bytes of a record."),
         "rate": ("0", "Records per second that the producers keep to; 0: as many as can be."),
-        "batch": ("50MB", "What a micro-batch reads at most: one that fell behind must end within seconds."),
+        "batch": ("50MB", "What a micro-batch reads at most; more if two seconds of reading are more."),
         "memory": (_ample(6), "Each broker's memory budget: slow consumers must not fall out of it."),
     }
     defaults.setdefault("quick_memory", _ample(3))
@@ -120,7 +125,7 @@ class Colocation(Experiment):
         super().__init__(rig, options)
         self._servers: dict[tuple[str, int], Server] = {}
         self._spark: SparkProcess | None = None
-        self._warm: set[tuple[str, str]] = set()
+        self._rates: dict[tuple[str, str], float] = {}
         alone = all(way.consumer is None for way in self.ways.values())
         together = (rig.load_cpus, rig.load_cpus)
         self._producer_cpus, self._consumer_cpus = together if alone else rig.roles()
@@ -153,28 +158,27 @@ class Colocation(Experiment):
             kept = _KAFKA_KEPT if kafka else int(budget * _KEPT / len(self.options.texts("partitions")))
             configs = {"retention.bytes": str(kept // count)} | (_KAFKA_SEGMENT if kafka else {})
             server.create_topic(_topic(count), count, configs, way.replication)
-            # Every page of ours once, for fresh ones are dear; Kafka's until its code is compiled.
-            size = _KAFKA_WARM if kafka else kept
-            fill(server, Load(_topic(count), count, "64KiB"), size, slice_seconds=1.0)
+            # Every page of ours once, for fresh ones are dear; Kafka's until its code is compiled. It is what
+            # consumers are warmed up with, too.
+            load = Load(
+                _topic(count), count, "64KiB", record=self.options.number("record"), text=self._text()
+            )
+            fill(server, load, _KAFKA_WARM if kafka else kept, slice_seconds=1.0)
         self._servers[way.broker, way.replication] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:
-        """Spark compiles a query when it first runs it: once for each contender and query."""
-        pair = (contender, self._value(variant, "query"))
-        if self.ways[contender].consumer in SPARK and pair not in self._warm:
-            self._warm.add(pair)
-            self._sample(contender, variant, _WARM_SECONDS)
+        """Spark gets faster for a while: once for each contender and query."""
+        way, pair = self.ways[contender], (contender, self._value(variant, "query"))
+        if self._spark is not None and way.consumer in SPARK and pair not in self._rates:
+            seconds = _QUICK_WARM_SECONDS if self.options.quick else _WARM_SECONDS
+            server, reading = self._servers[way.broker, way.replication], self._reading(contender, variant)
+            self._rates[pair] = warm_up(self._spark, server, reading, way.consumer, seconds)
 
     def measure(self, contender: str, variant: Variant) -> Figures:
-        return self._sample(contender, variant, self.options.seconds)
-
-    def versions(self) -> dict[str, str]:
-        return {server.name: server.version for server in self._servers.values()}
-
-    def _sample(self, contender: str, variant: Variant, seconds: float) -> Figures:
+        seconds = self.options.seconds
         way = self.ways[contender]
         server = self._servers[way.broker, way.replication]
-        reading = self._reading(variant)
+        reading = self._reading(contender, variant)
         load = Load(
             reading.topic,
             reading.partitions,
@@ -183,7 +187,7 @@ class Colocation(Experiment):
             record=reading.record,
             rate=float(self.options.text("rate")),
             acks="all" if way.replication > 1 else "1",
-            text=self.options.text("text") if self.text else None,
+            text=self._text(),
         )
         consumers = self._consumers(way, server, reading)
         before = server.cpu_seconds()
@@ -203,7 +207,13 @@ class Colocation(Experiment):
         if tallies:
             figures["consumers_records_per_second"] = median_per_second(tallies, start, end)
             figures["consumed"] = sum(tally.at(end) for tally in tallies)
+        if self._spark is not None and way.consumer in SPARK:
+            figures["pushed_share"] = self._spark.pushed()
+            figures["alone_records_per_second"] = self._rates[contender, reading.query]
         return figures
+
+    def versions(self) -> dict[str, str]:
+        return {server.name: server.version for server in self._servers.values()}
 
     def _consumers(self, way: Way, server: Server, reading: Reading) -> Consumers:
         if way.consumer is None:
@@ -213,7 +223,9 @@ class Colocation(Experiment):
         assert self._spark is not None
         return SparkConsumers(self._spark, server, reading, way.consumer)
 
-    def _reading(self, variant: Variant) -> Reading:
+    def _reading(self, contender: str, variant: Variant) -> Reading:
+        query, record = self._value(variant, "query"), self.options.number("record")
+        least = parse_size(self.options.text("batch")) // record
         fetch = self.options.text("fetch")
         multiple = fetch.removesuffix("x")
         chunk = parse_size(variant["chunk"])
@@ -223,10 +235,13 @@ class Colocation(Experiment):
             partitions,
             int(variant["clients"]),
             int(multiple) * chunk if multiple != fetch else parse_size(fetch),
-            self.options.number("record"),
-            parse_size(self.options.text("batch")),
-            self._value(variant, "query"),
+            record,
+            max(least, int(_BATCH_SECONDS * self._rates.get((contender, query), 0.0))),
+            query,
         )
+
+    def _text(self) -> str | None:
+        return self.options.text("text") if self.text else None
 
     def _value(self, variant: Variant, name: str) -> str:
         return variant.get(name) or self.options.text(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ from penstock.bench.sparkprocess import Batch, Follow, SparkProcess
 from penstock.bench.spread import shares
 
 _READY_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.2
+_STEADY_SECONDS: Final = 2.0
+_FASTER: Final = 1.05
 _TICK: Final = re.compile(r"^(\d+\.\d+) (\d+)$", re.MULTILINE)
 SPARK: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "push": ("penstock", {"mode": "push"}),
@@ -28,6 +32,8 @@ SPARK: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "kafka": ("kafka", {}),
 }
 """Ways to read with Spark: the source's name and its options."""
+_FALL_BACK: Final = {"push": {"mode": "auto"}}
+"""Nobody holds the producers back: a reader too slow for memory pulls what it lost, and the share is told."""
 
 
 class Reading(NamedTuple):
@@ -40,7 +46,7 @@ class Reading(NamedTuple):
     """Bytes of each partition in an answer; means nothing for push."""
     record: int
     batch: int
-    """Bytes that a micro-batch of Spark reads at most."""
+    """Records that a micro-batch of Spark reads at most."""
     query: str
 
 
@@ -113,19 +119,51 @@ class NativeConsumers(Consumers):
 
 class SparkConsumers(Consumers):
     def __init__(self, spark: SparkProcess, server: Server, reading: Reading, way: str) -> None:
-        name, own = SPARK[way]
-        options = {
-            "kafka.bootstrap.servers": server.address,
-            "subscribe": reading.topic,
-            "maxOffsetsPerTrigger": str(reading.batch // reading.record),
-            "kafka.max.partition.fetch.bytes": str(reading.fetch),
-            "failOnDataLoss": "false",
-        }
         self._spark = spark
-        spark.follow(Follow(name, options | own, reading.query, reading.consumers))
+        spark.follow(_follow(server, reading, way))
 
     def stop(self, since: float) -> list[Tally]:
         return [Tally.of_batches(self._spark.stop(since))]
+
+
+def _follow(server: Server, reading: Reading, way: str) -> Follow:
+    name, own = SPARK[way]
+    options = {
+        "kafka.bootstrap.servers": server.address,
+        "subscribe": reading.topic,
+        "maxOffsetsPerTrigger": str(reading.batch),
+        "kafka.max.partition.fetch.bytes": str(reading.fetch),
+        "failOnDataLoss": "false",
+    }
+    return Follow(name, options | own | _FALL_BACK.get(way, {}), reading.query, reading.consumers)
+
+
+def steady_rate(batches: Sequence[Batch]) -> float | None:
+    """Records per second of the last seconds, once they are hardly more than in the seconds before."""
+    if not batches:
+        return None
+    tally, end = Tally.of_batches(batches), batches[-1].started + batches[-1].seconds
+    if end - batches[0].started < 2 * _STEADY_SECONDS:
+        return None
+    last, middle, first = (tally.at(end - back * _STEADY_SECONDS) for back in range(3))
+    return (last - middle) / _STEADY_SECONDS if last - middle <= _FASTER * (middle - first) else None
+
+
+def warm_up(spark: SparkProcess, server: Server, reading: Reading, way: str, seconds: float) -> float:
+    """Have Spark read what the topic holds, again and again, until it gets no faster or time is up, for the
+    JVM compiles what runs often while it runs. The records per second that it came to."""
+    read: list[Batch] = []
+    rate, deadline = None, time.monotonic() + seconds
+    while rate is None and time.monotonic() < deadline:
+        spark.follow(_follow(server, reading, way)._replace(begin="earliest"))
+        now: list[Batch] = []
+        while rate is None and time.monotonic() < deadline and not (now and spark.idle()):
+            time.sleep(_LOOK_SECONDS)
+            now = spark.batches()
+            rate = steady_rate(now)
+        read += spark.stop(time.time())
+    fastest = max((batch.records / batch.seconds for batch in read if batch.seconds), default=0.0)
+    return rate or fastest
 
 
 class NoConsumers(Consumers):

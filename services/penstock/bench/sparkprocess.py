@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """A stream over a topic, from its end on."""
+    """A stream over a topic, from its end on unless told otherwise."""
 
     format: str
     options: dict[str, str]
@@ -45,6 +45,7 @@ class Follow(NamedTuple):
     """How many tasks share the partitions; 0: one each."""
     sink: dict[str, str] | None = None
     """Options of a sink of the same format; without them what comes out is dropped."""
+    begin: str = "latest"
 
 
 class SparkProcess:
@@ -66,8 +67,22 @@ class SparkProcess:
         return why
 
     def follow(self, follow: Follow) -> None:
-        """Start a stream; it has read everything up to now when this returns."""
+        """Start a stream; it knows where the topic ends, or has read something, when this returns."""
         self._call("follow", *follow)
+
+    def batches(self) -> list[Batch]:
+        """The micro-batches of the stream so far."""
+        return [Batch(*each) for each in self._call("batches")]
+
+    def idle(self) -> bool:
+        """Whether the stream has read all there is."""
+        found: bool = self._call("idle")
+        return found
+
+    def pushed(self) -> float:
+        """The share of what the stream has read that came by push; 0 for a source that doesn't tell."""
+        share: float = self._call("pushed")
+        return share
 
     def values(self, name: str, options: dict[str, str]) -> list[str]:
         """What a topic holds."""
@@ -112,9 +127,10 @@ class _Work:
         query: str,
         tasks: int,
         sink: dict[str, str] | None,
+        begin: str,
     ) -> None:
         reader = self._spark.readStream.format(name).options(**options)
-        rows = reader.option("startingOffsets", "latest").load()
+        rows = reader.option("startingOffsets", begin).load()
         rows = rows.coalesce(tasks) if tasks else rows
         rows = ad_counts(rows) if query == AD_COUNTS else QUERIES[query](rows)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
@@ -123,12 +139,12 @@ class _Work:
         writer = writer.outputMode("update" if query in AGGREGATES else "append")
         self._query = writer.trigger(processingTime="0 seconds").start()
         deadline = time.monotonic() + _START_SECONDS
-        while self._query.lastProgress is None and not self._waits():
+        while self._query.lastProgress is None and not self.idle():
             if self._query.exception() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the stream did not start: {self._query.exception()}")
             time.sleep(0.02)
 
-    def _waits(self) -> bool:
+    def idle(self) -> bool:
         """It knows where the topic ends, and has nothing to do."""
         message: str = self._query.status["message"]
         return message.startswith("Waiting for")
@@ -146,14 +162,20 @@ class _Work:
         failure = self._query.exception()
         if failure is not None:
             raise RuntimeError(str(failure))
-        return self._batches()
+        return self.batches()
 
     def _is_past(self, since: float) -> bool:
-        batches = self._batches()
+        batches = self.batches()
         done = bool(batches) and batches[-1][0] + batches[-1][1] >= since
-        return done or self._waits() or self._query.exception() is not None
+        return done or self.idle() or self._query.exception() is not None
 
-    def _batches(self) -> list[tuple[float, float, int]]:
+    def pushed(self) -> float:
+        progress = self._query.lastProgress
+        metrics = progress["sources"][0].get("metrics", {}) if progress else {}
+        pushed, pulled = (int(metrics.get(name, 0)) for name in ("pushRecords", "pullRecords"))
+        return pushed / (pushed + pulled) if pushed else 0.0
+
+    def batches(self) -> list[tuple[float, float, int]]:
         return [
             (
                 datetime.fromisoformat(each["timestamp"]).timestamp(),

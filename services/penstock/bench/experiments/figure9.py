@@ -18,6 +18,7 @@ class Subject(Colocation):
     parameters = (
         *parameters(
             query="word-count,windowed-word-count",
+            quick_query="word-count",
             chunk="32KiB",
             clients=scaled("1,2,4"),
             quick_clients="2",
