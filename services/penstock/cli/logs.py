@@ -23,7 +23,7 @@ class _Json(logging.Formatter):
 
 
 def announce(line: str, *, as_json: bool) -> None:
-    """What whoever started this process waits for: on standard output, at any level, in the shape of the log."""
+    """What whoever started this process waits for: on standard output, at any level, shaped as the log is."""
     if as_json:
         line = _Json().format(logging.makeLogRecord({"name": "penstock", "levelname": "INFO", "msg": line}))
     print(line, flush=True)
