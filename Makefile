@@ -68,7 +68,7 @@ pure: $(READY)
 
 test-compose: $(READY)  ## docker compose up, kills and restarts, with a Docker engine of its own if need be
 	@echo "==> pytest (compose)"
-	@scripts/with-docker $(BIN)/pytest -v -x --durations 0 -m compose tests/compose
+	@scripts/with-docker $(BIN)/pytest -v -x -s --durations 0 -m compose tests/compose
 
 test-k8s: $(READY) $(JAR)  ## the Helm chart on a real Kubernetes, built from source if need be (root; 10 minutes the first time)
 	@echo "==> pytest (Kubernetes)"

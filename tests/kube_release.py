@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, Message
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -130,6 +130,16 @@ class Release:
         return "\n".join(shown)
 
 
+class Pause(NamedTuple):
+    """Seconds without an acknowledgement, and when they began, in seconds since what caused them."""
+
+    length: float
+    after: float
+
+    def __str__(self) -> str:
+        return f"{self.length:.2f} s (at {self.after:.0f} s)"
+
+
 class TimedLoad(Load):
     """Some 2,000 records a second from outside, with the time of every acknowledgement by partition."""
 
@@ -144,7 +154,7 @@ class TimedLoad(Load):
         if error is None:
             self.moments[message.partition()].append(time.monotonic())
 
-    def pauses(self, since: float, longer_than: float = 0.25) -> list[float]:
+    def pauses(self, since: float, longer_than: float = 0.25) -> list[Pause]:
         """Gaps between a partition's acknowledgements, longest first; those that overlap count as one."""
         gaps = sorted(
             (start, end - start)
@@ -158,7 +168,7 @@ class TimedLoad(Load):
                 merged[-1][1] = max(merged[-1][1], start + length - merged[-1][0])
             else:
                 merged.append([start, length])
-        return sorted((length for _, length in merged), reverse=True)
+        return sorted((Pause(length, start - since) for start, length in merged), reverse=True)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import urllib.request
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,6 +87,13 @@ class Deployment:
         (found,) = json.loads(run("docker", "inspect", container))
         return dict(found)
 
+    def ready_after(self, service: str) -> float:
+        """Seconds from its container's start until a broker said that it is ready."""
+        container = self.inspect(service)
+        said = run("docker", "logs", "--timestamps", container["Id"]).splitlines()
+        ready = next(line.split()[0] for line in reversed(said) if " ready: " in line)
+        return (_moment(ready) - _moment(container["State"]["StartedAt"])).total_seconds()
+
     def kill(self, service: str) -> None:
         """kill -9 from outside, so that the restart policy applies; `docker kill` would count as a wish."""
         os.kill(self.inspect(service)["State"]["Pid"], signal.SIGKILL)
@@ -124,6 +132,11 @@ class Deployment:
     def read_by(self, way: str) -> float:
         """Records that the job has read by push or by pull since it started."""
         return self.metric("JOB_METRICS_PORT", "penstock_query_read_records_total", way=way)
+
+
+def _moment(text: str) -> datetime:
+    """Docker writes nanoseconds, Python reads microseconds."""
+    return datetime.fromisoformat(text[:26].rstrip("Z") + "+00:00")
 
 
 def run(*command: str, timeout: float = 60, env: dict[str, str] | None = None) -> str:

@@ -34,6 +34,8 @@ SERVICES = (
     "job",
     "producer",
 )
+LONGEST_START = 15.0
+"""What a test may see on a machine that does other things too; docs/deployment.md has what was measured."""
 PANELS = ROOT / "grafana" / "check_panels.py"
 
 
@@ -44,9 +46,11 @@ def numbers(deployment: Deployment) -> Iterator[Numbers]:
         "JOB_TOPIC": "numbers",
         "JOB_OPTIONS": "--output /jobs/archive",
     }
+    started = time.monotonic()
     deployment.up("etcd", "broker-a", "broker-b", "keeper-a", "keeper-b")
     topic = Topic(deployment.servers, "numbers", 4, replication=2)
     deployment.up()
+    print(f"\nall healthy in {time.monotonic() - started:.1f} s")
     with Numbers(topic) as numbers:
         yield numbers
 
@@ -88,6 +92,13 @@ def test_up_waits_until_everything_is_healthy(deployment: Deployment, numbers: N
         state = deployment.inspect(service)["State"]
         assert state["Running"], service
         assert state.get("Health", {}).get("Status", "healthy") == "healthy", service
+
+
+def test_a_broker_is_ready_within_seconds(deployment: Deployment, numbers: Numbers) -> None:
+    for broker in ("broker-a", "broker-b"):
+        seconds = deployment.ready_after(broker)
+        print(f"\n{broker} ready {seconds:.2f} s after its container's start", end="")
+        assert seconds < LONGEST_START
 
 
 def test_no_container_has_more_rights_than_it_needs(deployment: Deployment, numbers: Numbers) -> None:

@@ -81,3 +81,15 @@ def test_32_mib_are_enough_for_8_busy_partitions(tmp_path: Path) -> None:
         report = json.loads(subprocess.run([*command, "--json"], capture_output=True, check=True).stdout)
     assert report["refused"] == 0, report
     assert report["bytes"] > 4 * 32 << 20, "less than it takes to go round the budget"
+
+
+def test_with_log_json_every_line_is_an_object(shm: Path, tmp_path: Path) -> None:
+    command = [*PENSTOCK, "broker", "--log-json", "--log-level", "warning", "--listen", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0", "--data-dir", str(tmp_path), "--shm-dir", str(shm)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        process.terminate()
+        messages = [first["message"], *(json.loads(line)["message"] for line in process.stdout)]
+    assert messages[0].startswith("ready: kafka 127.0.0.1:")
+    assert messages[-1] == "stopped: everything is on disk"

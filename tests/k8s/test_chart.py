@@ -15,7 +15,7 @@ import pytest
 from cluster import check, read_all
 from harness import eventually
 from kube import CHART, PATH, VALUES, get, kubectl, run
-from kube_release import JOB, NAMESPACE, Release, TimedLoad
+from kube_release import JOB, NAMESPACE, Pause, Release, TimedLoad
 
 pytestmark = pytest.mark.k8s
 PARTITIONS = 4
@@ -37,8 +37,12 @@ def under_load(release: Release, topic: str) -> Iterator[TimedLoad]:
     print(f"\n{topic}: {total} acknowledged records, each there once")
 
 
-def shown(pauses: list[float]) -> str:
-    return ", ".join(f"{pause:.2f} s" for pause in pauses[:8]) or "none over 0.25 s"
+def shown(pauses: list[Pause]) -> str:
+    return ", ".join(map(str, pauses[:8])) or "none over 0.25 s"
+
+
+def longest(pauses: list[Pause]) -> float:
+    return max((pause.length for pause in pauses), default=0.0)
 
 
 @pytest.mark.parametrize("values", VALUES)
@@ -100,7 +104,7 @@ def test_a_brokers_process_killed_under_load(release: Release) -> None:
         assert release.pod_ids() == before
         print(f"\nkill -9 of a broker: ready again after {time.monotonic() - moment:.1f} s", end="")
         print(f", pauses {shown(load.pauses(moment))}", end="")
-        assert max(load.pauses(moment), default=0) < LONGEST_PAUSE
+        assert longest(load.pauses(moment)) < LONGEST_PAUSE
 
 
 def test_a_pod_killed_under_load(release: Release) -> None:
@@ -115,7 +119,7 @@ def test_a_pod_killed_under_load(release: Release) -> None:
         release.wait_ready()
         print(f"\na pod killed: ready again after {time.monotonic() - moment:.1f} s", end="")
         print(f", pauses {shown(load.pauses(moment))}", end="")
-        assert max(load.pauses(moment), default=0) < LONGEST_PAUSE
+        assert longest(load.pauses(moment)) < LONGEST_PAUSE
 
 
 def test_a_node_drained_under_load(release: Release) -> None:
@@ -149,7 +153,7 @@ def test_a_node_drained_under_load(release: Release) -> None:
             kubectl("uncordon", node)
         release.wait_ready()
         print(f"\na node drained: pauses {shown(load.pauses(moment))}", end="")
-        assert max(load.pauses(moment), default=0) < LONGEST_PAUSE
+        assert longest(load.pauses(moment)) < LONGEST_PAUSE
 
 
 def test_upgrade_and_rollback_under_load(release: Release) -> None:
@@ -167,12 +171,12 @@ def test_upgrade_and_rollback_under_load(release: Release) -> None:
             assert not set(after.values()) & set(before.values())
             before = after
             print(f"\nto {tag}: {took:.0f} s, pauses {shown(load.pauses(moment))}", end="")
-            assert max(load.pauses(moment), default=0) < LONGEST_PAUSE
+            assert longest(load.pauses(moment)) < LONGEST_PAUSE
 
 
 def test_push_goes_on_after_all_that(release: Release) -> None:
     """Workers and executors were restarted with every broker; the job found its way back."""
-    eventually(lambda: release.read_by("push") > 0, 240, 1)
+    # Only what is new can come by push: what was there before is on disk since its brokers' memory went.
     before = release.read_by("push")
     load = TimedLoad(release, "events", PARTITIONS).start()
     eventually(lambda: release.read_by("push") > before + 1000, 240, 1)

@@ -90,6 +90,10 @@ imagePullSecrets: {{ toYaml . | nindent 2 }}
 spark://{{ include "penstock.name" . }}-spark-master.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:7077
 {{- end -}}
 
+{{- define "penstock.masterUi" -}}
+http://{{ include "penstock.name" . }}-spark-master.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:8080
+{{- end -}}
+
 {{- define "penstock.etcdEndpoints" -}}
 {{- if .Values.etcd.enabled -}}
 {{- $hosts := list -}}
@@ -134,8 +138,11 @@ resources: {requests: {storage: {{ $storage.size }}}}
 {{- $cores := $job.executorCores | default 1 | int -}}
 - sh
 - -ec
-# The driver's class path is fixed before a program can say anything: the connector must be on it by then.
-- exec spark-submit --jars "$(penstock spark jar)" "$@"
+# An executor for each worker, once all are there: one that comes later would get none. The driver's class path is
+# fixed before a program can say anything: the connector must be on it by then.
+- |
+  penstock spark wait {{ include "penstock.masterUi" $root }} --workers {{ $root.Values.broker.replicas }}
+  exec spark-submit --jars "$(penstock spark jar)" "$@"
 - spark-submit
 - --master={{ include "penstock.master" $root }}
 - --conf=spark.driver.host=$(POD_IP)

@@ -78,6 +78,7 @@ def broker(
 
 async def run(settings: Settings) -> None:
     from penstock.broker.server import Broker
+    from penstock.cli.logs import announce
 
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
@@ -85,11 +86,11 @@ async def run(settings: Settings) -> None:
         loop.add_signal_handler(number, stopped.set)
     server = Broker(settings)
     await server.start()
-    print(
+    announce(
         f"ready: kafka {server.listen_address} http {server.http.url} "
         f"shm {server.store.memory_directory} data {settings.data_dir.resolve()}",
-        flush=True,
+        as_json=settings.log_json,
     )
     await stopped.wait()
     await server.stop()
-    print("stopped: everything is on disk", flush=True)
+    announce("stopped: everything is on disk", as_json=settings.log_json)

@@ -22,6 +22,13 @@ class _Json(logging.Formatter):
         return json.dumps(entry)
 
 
+def announce(line: str, *, as_json: bool) -> None:
+    """What whoever started this process waits for: on standard output, at any level, shaped as the log is."""
+    if as_json:
+        line = _Json().format(logging.makeLogRecord({"name": "penstock", "levelname": "INFO", "msg": line}))
+    print(line, flush=True)
+
+
 def set_up_logging(level: str, *, as_json: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     if as_json:

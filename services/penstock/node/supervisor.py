@@ -27,6 +27,7 @@ STEADY: Final = 30.0
 """A broker that lived this long is restarted at once when it dies."""
 STOP_SECONDS: Final = 15.0
 _PR_SET_PDEATHSIG: Final = 1
+_READY_IN_JSON: Final = '"message": "ready:'
 
 
 def brokers_of(settings: Settings, count: int) -> list[Settings]:
@@ -153,7 +154,7 @@ class Supervisor:
         assert process.stdout is not None
         async for line in process.stdout:
             text = line.decode(errors="replace").rstrip("\n")
-            if text.startswith("ready:"):
+            if text.startswith("ready:") or _READY_IN_JSON in text:
                 await self._note(child, ready=True)
             self._tell(child.broker_id, text)
         child.last_exit = await process.wait()
