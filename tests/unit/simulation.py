@@ -34,7 +34,6 @@ from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 from penstock.wire.records import Record, decode_records, encode_batch
 
-
 interpreted = pytest.mark.skipif(penstock.COMPILED, reason="patches what is compiled: `make pure` runs it")
 
 

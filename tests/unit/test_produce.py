@@ -12,7 +12,7 @@ from log_rig import LogRig
 
 from penstock.broker.catalog import Catalog
 from penstock.broker.produce import ProduceHandler
-from penstock.broker.reply import Answer, Promise, Receiver, Reply
+from penstock.broker.reply import Answer, Hand, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import PartitionInfo, Topic
 from penstock.log.partition import PartitionLog
@@ -54,14 +54,6 @@ def base_offset(reply: Reply | None) -> int:
     (partition,) = response.responses[0].partition_responses
     assert int(partition.error_code) == 0
     return int(partition.base_offset)
-
-
-class Hand(Receiver):
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def receive(self, reply: Reply) -> None:
-        self.reply.set_result(reply)
 
 
 async def kept(answer: Answer) -> Reply:

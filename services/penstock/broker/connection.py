@@ -271,7 +271,7 @@ class Connection:
         self._set_reading()
 
     def received(self, slot: _Slot, reply: Reply) -> None:
-        """A promise was kept, in the middle of somebody else's work: send, and handle nothing here and now."""
+        """A promise was kept, in the middle of somebody else's work: send, and handle no request here."""
         if self._closing:
             reply.release()
             return

@@ -16,7 +16,7 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from penstock.broker.catalog import Catalog, ServedTopic
-from penstock.broker.reply import Answer, Later, Promise, Receiver, Reply
+from penstock.broker.reply import Answer, Hand, Later, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import INTERNAL
 from penstock.log.config import Durability
@@ -103,19 +103,6 @@ class _Open(Promise):
                 wait.log.stop_awaiting(wait)
                 code = wait.log.fate(wait.offset, wait.term)
                 wait.settled(ErrorCode.request_timed_out if code is None else code)
-
-
-class _Hand(Receiver):
-    """Takes a promised reply to somebody who awaits it."""
-
-    __slots__ = ("reply",)
-
-    def __init__(self) -> None:
-        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-
-    def receive(self, reply: Reply) -> None:
-        if not self.reply.done():
-            self.reply.set_result(reply)
 
 
 class ProduceHandler:
@@ -235,7 +222,7 @@ class ProduceHandler:
                 partitions.append(self._failed(produced[0], error))
         answer = self._answer(head, request, answers, waits)
         if isinstance(answer, Promise):
-            hand = _Hand()
+            hand = Hand()
             answer.give_to(hand)
             return await hand.reply
         assert not isinstance(answer, Later)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 
 from penstock.shm.memory import SegmentMemory
@@ -51,6 +52,19 @@ class Promise:
         self._reply = reply
         if self._receiver is not None:
             self._receiver.receive(reply)
+
+
+class Hand(Receiver):
+    """Takes a promised reply to somebody who awaits it."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def receive(self, reply: Reply) -> None:
+        if not self.reply.done():
+            self.reply.set_result(reply)
 
 
 class Later:

@@ -7,7 +7,7 @@ reorder connections. A frame's body is good only during the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from penstock.replication.frames import HEAD, MAX_FRAME, MalformedFrame
@@ -148,16 +148,20 @@ class TcpChannel:
 class TcpNetwork:
     async def dial(self, address: tuple[str, int], handler: Handler) -> Channel:
         loop = asyncio.get_running_loop()
-        connecting: Awaitable[tuple[object, TcpChannel]] = loop.create_connection(
-            lambda: TcpChannel(lambda _: handler), *address
-        )
-        _, channel = await connecting
+        channel = TcpChannel(lambda _: handler)
+        await loop.create_connection(lambda: _as_protocol(channel), address[0], address[1])
         return channel
 
     async def listen(
         self, address: tuple[str, int], accept: Callable[[Channel], Handler]
     ) -> tuple[int, Callable[[], None]]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: TcpChannel(accept), *address, reuse_address=True)
+        server = await loop.create_server(
+            lambda: _as_protocol(TcpChannel(accept)), address[0], address[1], reuse_address=True
+        )
         port: int = server.sockets[0].getsockname()[1]
         return port, server.close
+
+
+def _as_protocol(channel: TcpChannel) -> asyncio.BufferedProtocol:
+    return cast(asyncio.BufferedProtocol, channel)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from penstock.cluster.partitions import Member, PartitionKey, PartitionState
 from penstock.log.partition import EpochStart, PartitionLog

@@ -485,7 +485,8 @@ class Link:
                 return
             base = backup.sent
             backup.sent_up_to(next_offset, len(view), self.replicator.now())
-            section = Section(key, leadership.epoch, base, partition.high_watermark, partition.log_start, view)
+            watermark, log_start = partition.high_watermark, partition.log_start
+            section = Section(key, leadership.epoch, base, watermark, log_start, view)
             self._bulk.send([section], holds, [])
         while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
             self._bulk_moved.clear()
