@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from penstock.replication.frames import HEAD, MAX_FRAME, MalformedFrame
 from penstock.wire.batch import Buffer
@@ -156,7 +156,7 @@ class TcpNetwork:
         self, address: tuple[str, int], accept: Callable[[Channel], Handler]
     ) -> tuple[int, Callable[[], None]]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
+        server: Any = await loop.create_server(  # uvloop's sockets are a list, not a tuple
             lambda: _as_protocol(TcpChannel(accept)), address[0], address[1], reuse_address=True
         )
         port: int = server.sockets[0].getsockname()[1]
