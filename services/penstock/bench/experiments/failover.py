@@ -152,6 +152,8 @@ class _Writer(threading.Thread):
                 "retry.backoff.max.ms": 100,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
+                # Else it has no connection but the leader's, and looks for another only once a second.
+                "enable.sparse.connections": False,
                 "log_level": 0,
             }
         )
