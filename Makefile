@@ -9,7 +9,8 @@ JAVA_SOURCES := $(shell find spark-jobs/connector -name '*.java' 2>/dev/null)
 COMPILED := services/penstock/built.json
 HOT_SOURCES := $(shell sed -n 's|^    "penstock\.\(.*\)",$$|\1|p' services/penstock/compiled.py | tr . / | sed 's|.*|services/penstock/&.py|')
 
-PURE_TESTS := $(addprefix tests/unit/test_,log.py produce.py records.py wire_messages.py shm_words.py shm_kill.py)
+PURE_TESTS := $(addprefix tests/unit/test_,log.py produce.py records.py wire_messages.py shm_words.py shm_kill.py \
+                replication.py replication_link.py replication_chaos.py)
 
 # Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r R --timeout 300

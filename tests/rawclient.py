@@ -108,10 +108,12 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def produce_tree(topic: str, records: bytes | None, partition: int = 0, acks: int = -1) -> dict[str, Any]:
+def produce_tree(
+    topic: str, records: bytes | None, partition: int = 0, acks: int = -1, timeout: int = 5000
+) -> dict[str, Any]:
     return {
         "acks": acks,
-        "timeout": 5000,
+        "timeout": timeout,
         "topic_data": [{"name": topic, "partition_data": [{"index": partition, "records": records}]}],
     }
 

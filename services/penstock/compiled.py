@@ -36,6 +36,12 @@ MODULES: Final = (
     "penstock.broker.connection",
     "penstock.broker.dispatch",
     "penstock.broker.produce",
+    "penstock.replication.frames",
+    "penstock.replication.channel",
+    "penstock.replication.leadership",
+    "penstock.replication.following",
+    "penstock.replication.replica",
+    "penstock.replication.link",
 )
 NOTE: Final = "built.json"
 _ROOT: Final = Path(__file__).parent

@@ -15,6 +15,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+import penstock
 from penstock.broker.produce import committed
 from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.membership import BrokerInfo
@@ -30,6 +33,8 @@ from penstock.wire import batch
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 from penstock.wire.records import Record, decode_records, encode_batch
+
+interpreted = pytest.mark.skipif(penstock.COMPILED, reason="patches what is compiled: `make pure` runs it")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from log_rig import LogRig
 
 from penstock.broker.catalog import Catalog
 from penstock.broker.produce import ProduceHandler
-from penstock.broker.reply import Later, Reply
+from penstock.broker.reply import Answer, Hand, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import PartitionInfo, Topic
 from penstock.log.partition import PartitionLog
@@ -36,12 +37,12 @@ def handler_of(rig: LogRig, log: PartitionLog) -> ProduceHandler:
     return ProduceHandler(catalog, rig.store, RequestStats())
 
 
-def ask(handler: ProduceHandler, records: bytes) -> Reply | Later | None:
-    frame = memoryview(request_bytes(0, VERSION, produce_tree("t", records)))[4:]
+def ask(handler: ProduceHandler, records: bytes, timeout: int = 5000) -> Answer:
+    frame = memoryview(request_bytes(0, VERSION, produce_tree("t", records, timeout=timeout)))[4:]
     return handler.handle(read_head(frame), frame)
 
 
-def error_of(reply: Reply | Later | None) -> ErrorCode:
+def error_of(reply: Answer) -> ErrorCode:
     assert isinstance(reply, Reply)
     _, response = read_response(0, VERSION, bytes(reply.buffers[0])[4:])
     return ErrorCode(int(response.responses[0].partition_responses[0].error_code))
@@ -55,16 +56,23 @@ def base_offset(reply: Reply | None) -> int:
     return int(partition.base_offset)
 
 
+async def kept(answer: Answer) -> Reply:
+    assert isinstance(answer, Promise)
+    hand = Hand()
+    answer.give_to(hand)
+    return await asyncio.wait_for(hand.reply, 5)
+
+
 async def test_a_repeat_of_a_batch_that_is_not_committed_waits_for_its_commit_too_r5(rig: LogRig) -> None:
     """Answered at once, it would be acknowledged and then lost with a leader that dies before the commit."""
     (log,) = rig.open({"durability": "disk"})
     handler = handler_of(rig, log)
     batch = record_batch([b"once"], producer=(7, 0, 0))
     first, again = ask(handler, batch), ask(handler, batch)
-    assert isinstance(first, Later)
-    assert isinstance(again, Later), "answered before it was on disk"
+    assert isinstance(first, Promise)
+    assert isinstance(again, Promise), "answered before it was on disk"
     assert log.high_watermark == 0
-    assert base_offset(await first.work) == base_offset(await again.work) == 0
+    assert base_offset(await kept(first)) == base_offset(await kept(again)) == 0
     assert log.high_watermark == log.log_end == 1
     committed = ask(handler, batch)
     assert isinstance(committed, Reply), "it is committed: nothing is left to wait for"
@@ -100,3 +108,54 @@ async def test_a_leader_that_refused_before_it_led_waits_for_what_comes_first(ri
     for early in ((7, 0, 2), (8, 0, 1)):  # one that it knows, and one whose very first batch was refused
         refused = ask(handler, record_batch([b"one"], producer=early))
         assert error_of(refused) is ErrorCode.not_leader_or_follower
+
+
+async def test_an_answer_waits_for_its_own_commit_only(rig: LogRig) -> None:
+    (log,) = rig.open()
+    log.replicated = True
+    handler = handler_of(rig, log)
+    first, second = (ask(handler, record_batch([b"one"])) for _ in range(2))
+    log.commit(1)
+    assert base_offset(await kept(first)) == 0
+    assert isinstance(second, Promise)
+    hand = Hand()
+    second.give_to(hand)
+    assert not hand.reply.done(), "answered before it was committed"
+    log.commit(2)
+    assert base_offset(hand.reply.result()) == 1
+
+
+async def test_who_waits_is_told_when_too_few_replicas_are_left_r6(rig: LogRig) -> None:
+    (log,) = rig.open()
+    log.replicated = True
+    handler = handler_of(rig, log)
+    waiting = ask(handler, record_batch([b"one"]))
+    log.short_of_replicas = True
+    log.wake()
+    assert error_of(await kept(waiting)) is ErrorCode.not_enough_replicas_after_append
+
+
+async def test_a_deposed_leader_never_says_that_what_it_appended_was_not_written_r4(rig: LogRig) -> None:
+    (log,) = rig.open()
+    log.replicated = True
+    handler = handler_of(rig, log)
+    waiting = ask(handler, record_batch([b"one"]))
+    log.step_down()
+    assert error_of(await kept(waiting)) is ErrorCode.not_enough_replicas_after_append
+
+
+async def test_what_is_not_committed_in_time_is_said_so_and_forgotten(rig: LogRig) -> None:
+    (log,) = rig.open()
+    log.replicated = True
+    handler = handler_of(rig, log)
+    slow = ask(handler, record_batch([b"one"]), timeout=10)
+    assert error_of(await kept(slow)) is ErrorCode.request_timed_out
+    log.commit(1)  # nobody is told twice
+    assert base_offset(await kept(ask_after_commit(handler, log))) == 1
+    assert log.high_watermark == 2
+
+
+def ask_after_commit(handler: ProduceHandler, log: PartitionLog) -> Answer:
+    answer = ask(handler, record_batch([b"two"]))
+    log.commit(log.log_end)
+    return answer

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from log_rig import LogRig, everything, put
-from simulation import SimBroker, World, records, simulate
+from simulation import SimBroker, World, interpreted, records, simulate
 
 from penstock.cluster import partitions
 from penstock.cluster.partitions import NOBODY, Member, PartitionState
@@ -117,23 +117,31 @@ def test_a_leader_that_lost_its_storage_leaves_it_to_the_others_r1(play: Callabl
     play(scenario)
 
 
-def test_a_swap_without_an_answer_keeps_both_sets_in_force_r2() -> None:
+async def test_a_swap_without_an_answer_keeps_both_sets_in_force_r2(tmp_path: Path) -> None:
     me, one, two = Member(1, 11), Member(2, 22), Member(3, 33)
-    log = FakeLog()
-    led = Leadership(log, PartitionState(1, 5, (1, 2, 3), (me, one)), me, 0.0)  # type: ignore[arg-type]
+    rig = LogRig(tmp_path)
+    (log,) = rig.open()
+    log.replicated = True
+    led = Leadership(log, PartitionState(1, 5, (1, 2, 3), (me, one)), me, 0.0)
     led.backups[2].attach(22, 10, 10, 0.0)
     led.backups[3].attach(33, 4, 4, 0.0)
-    log.log_end = 10
-    led.propose(frozenset({me, one, two}))
-    led.advance()
-    assert log.high_watermark == 4, "a member that etcd may already list must have what is committed"
-    led.propose(frozenset({me}))
-    log.log_end = 12
-    led.advance()
-    assert log.high_watermark == 10, "a member that etcd may still list must have it too"
-    led.known = frozenset({me})
-    led.settled()
-    assert log.high_watermark == 12
+    try:
+        for _ in range(10):
+            put(log, [b"x"])
+        led.propose(frozenset({me, one, two}))
+        led.advance()
+        assert log.high_watermark == 4, "a member that etcd may already list must have what is committed"
+        led.propose(frozenset({me}))
+        for _ in range(2):
+            put(log, [b"y"])
+        led.advance()
+        assert log.high_watermark == 10, "a member that etcd may still list must have it too"
+        led.known = frozenset({me})
+        led.settled()
+        assert log.high_watermark == 12
+    finally:
+        await rig.crash()
+        rig.close()
 
 
 def test_a_restarted_leader_raises_the_epoch_r3(play: Callable[..., None]) -> None:
@@ -334,6 +342,7 @@ def test_offsets_are_not_available_before_the_epochs_start_is_committed_r8(play:
     play(scenario, brokers=3)
 
 
+@interpreted
 def test_a_backup_without_memory_holds_up_nobody_else_r10(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -502,28 +511,6 @@ def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., Non
         world.close()
 
 
-class FakeLog:
-    """As much of a log as the arithmetic of commits needs."""
-
-    class config:
-        min_insync_replicas = 1
-        durability = None
-
-    def __init__(self) -> None:
-        self.log_end = 0
-        self.high_watermark = 0
-        self.replicated = True
-        self.short_of_replicas = False
-
-    def commit(self, offset: int) -> None:
-        self.high_watermark = offset
-
-    def commit_all(self) -> None:
-        self.commit(self.log_end)
-
-    def wake(self) -> None: ...
-
-
 # Tests of the tests: without its rule, each schedule above does its harm and is noticed.
 
 
@@ -538,14 +525,17 @@ def test_without_storage_ids_an_empty_log_is_elected_r1(
         test_a_replica_that_lost_its_storage_neither_stands_nor_counts_r1(play)
 
 
-def test_without_the_union_of_sets_a_member_lacks_what_is_committed_r2(
+@interpreted
+async def test_without_the_union_of_sets_a_member_lacks_what_is_committed_r2(
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Leadership, "propose", lambda self, members: self.advance())
     with pytest.raises(AssertionError, match="already list"):
-        test_a_swap_without_an_answer_keeps_both_sets_in_force_r2()
+        await test_a_swap_without_an_answer_keeps_both_sets_in_force_r2(tmp_path)
 
 
+@interpreted
 def test_without_promises_a_lower_epoch_is_followed_r3(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +544,7 @@ def test_without_promises_a_lower_epoch_is_followed_r3(
         test_a_promise_survives_the_process_and_a_restored_etcd_r3(play)
 
 
+@interpreted
 def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

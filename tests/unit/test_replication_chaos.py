@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from simulation import SimBroker, World, simulate
+from simulation import SimBroker, World, interpreted, simulate
 
 from penstock.replication import link
 from penstock.replication.leadership import Leadership
@@ -130,6 +130,7 @@ def caught(seeds: int = 25) -> bool:
     return False
 
 
+@interpreted
 def test_acknowledging_before_the_backups_have_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def eager(self: Leadership) -> None:
         self.log.short_of_replicas = False
@@ -140,6 +141,7 @@ def test_acknowledging_before_the_backups_have_it_is_caught(monkeypatch: pytest.
     assert caught()
 
 
+@interpreted
 def test_counting_an_old_tail_as_new_records_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "common_prefix", lambda log, epochs, end: end)
     assert caught()

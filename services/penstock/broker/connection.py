@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 from penstock.broker.buffers import BufferPool
-from penstock.broker.reply import Answer, Later, Reply
+from penstock.broker.reply import Answer, Later, Promise, Receiver, Reply
 from penstock.wire.errors import MalformedRequest
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,18 @@ class Dispatch(Protocol):
     def __call__(self, frame: memoryview, connection: Connection) -> Answer: ...
 
 
-class _Slot:
+class _Slot(Receiver):
     """The place of one answer in the order of requests."""
 
-    __slots__ = ("done", "reply")
+    __slots__ = ("connection", "done", "reply")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.done = False
         self.reply: Reply | None = None
+
+    def receive(self, reply: Reply) -> None:
+        self.connection.received(self, reply)
 
 
 class Connection:
@@ -250,17 +254,31 @@ class Connection:
             if not slots and not self._write_paused:
                 self._send(answer)
                 return
-            slot = _Slot()
+            slot = _Slot(self)
             slot.reply, slot.done = answer, True
             slots.append(slot)
+        elif isinstance(answer, Promise):
+            slot = _Slot(self)
+            slots.append(slot)
+            answer.give_to(slot)
         else:
-            slot = _Slot()
+            slot = _Slot(self)
             slots.append(slot)
             self._blocked = answer.blocks
             task = asyncio.get_running_loop().create_task(self._finish(slot, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self._set_reading()
+
+    def received(self, slot: _Slot, reply: Reply) -> None:
+        """A promise was kept, in the middle of somebody else's work: send, and handle no request here."""
+        if self._closing:
+            reply.release()
+            return
+        slot.reply, slot.done = reply, True
+        self._flush()
+        if not self._reading:
+            asyncio.get_running_loop().call_soon(self._resume_parsing)
 
     async def _finish(self, slot: _Slot, later: Later) -> None:
         try:

@@ -14,7 +14,7 @@ from penstock.broker.fetch import FetchHandler
 from penstock.broker.groups.model import ClientInfo
 from penstock.broker.metadata import api_versions
 from penstock.broker.produce import ProduceHandler
-from penstock.broker.reply import Answer, Later, Reply
+from penstock.broker.reply import Answer, Later, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.broker.subscribe import subscribe
 from penstock.wire import messages
@@ -73,6 +73,9 @@ class Dispatcher:
                 answer = _reply(head, api_versions())
             else:
                 answer = self._handle(request, connection)
+        if isinstance(answer, Promise):
+            answer.started = started
+            return answer
         if isinstance(answer, Later):
             return Later(self._timed(head.api_key, started, answer.work), answer.blocks)
         self._stats.observe(head.api_key, perf_counter() - started)

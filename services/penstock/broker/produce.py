@@ -3,7 +3,8 @@
 The straight path is synchronous: check, append, answer, all in one call from the socket. It leaves it in
 two cases. No memory (or no reserved offsets) for an append: the connection is blocked while this
 waits, so that order is kept and the client slows down; after a second the client gets an error that it
-retries. Records not committed yet (disk, replicas): the answer waits, the connection goes on.
+retries. Records not committed yet (disk, replicas): the answer is a promise that their last commit keeps, the
+connection goes on.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
+from time import monotonic, perf_counter
 from typing import Final
 
 from penstock.broker.catalog import Catalog, ServedTopic
-from penstock.broker.reply import Answer, Later, Reply
+from penstock.broker.reply import Answer, Hand, Later, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import INTERNAL
 from penstock.log.config import Durability
-from penstock.log.partition import CeilingReached, PartitionLog
+from penstock.log.partition import Awaiting, CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore
 from penstock.wire import batch, produce
@@ -29,6 +31,8 @@ from penstock.wire.records import CorruptRecords, decode_records
 
 PATIENCE: Final = 1.0
 """Seconds that an append waits for memory before the client is told to try again."""
+SWEEP: Final = 0.05
+"""Seconds from one look for requests whose time is up to the next."""
 _ALL: Final = -1
 _API: Final = 0
 
@@ -36,17 +40,69 @@ _API: Final = 0
 _Todo = tuple[ServedTopic | KafkaError, ProducedPartition, list[PartitionAnswer]]
 
 
-class _Wait:
+class _Wait(Awaiting):
     """One partition whose records are appended and not committed yet."""
 
-    __slots__ = ("answers", "log", "offset", "slot", "term")
+    __slots__ = ("answers", "log", "request", "slot")
 
     def __init__(self, log: PartitionLog, offset: int, answers: list[PartitionAnswer]) -> None:
+        super().__init__(offset, log.term)
         self.log = log
-        self.offset = offset
-        self.term = log.term
         self.answers = answers
         self.slot = len(answers)
+        self.request: _Open | None = None
+
+    def settled(self, code: ErrorCode) -> None:
+        request = self.request
+        assert request is not None
+        self.request = None
+        request.settled(self, code)
+
+
+class _Open(Promise):
+    """A request whose records are appended; its answer comes when the last of its partitions is settled."""
+
+    __slots__ = ("_answers", "_handler", "_head", "_left", "deadline", "waits")
+
+    def __init__(
+        self,
+        handler: ProduceHandler,
+        head: RequestHead,
+        answers: list[TopicAnswer],
+        waits: list[_Wait],
+        deadline: float,
+    ) -> None:
+        super().__init__()
+        self._handler = handler
+        self._head = head
+        self._answers = answers
+        self._left = len(waits)
+        self.waits = waits
+        self.deadline = deadline
+
+    def wait(self) -> None:
+        for wait in self.waits:
+            wait.request = self
+            code = wait.log.fate(wait.offset, wait.term)
+            if code is None:
+                wait.log.when_settled(wait)
+            else:
+                wait.settled(code)
+
+    def settled(self, wait: _Wait, code: ErrorCode) -> None:
+        if code is not ErrorCode.none:
+            self._handler.not_committed(wait, code)
+        self._left -= 1
+        if self._left == 0:
+            self._handler.closed(self)
+            self.keep(Reply((produce.write_produce(self._head, self._answers),)))
+
+    def time_out(self) -> None:
+        for wait in self.waits:
+            if wait.request is not None:
+                wait.log.stop_awaiting(wait)
+                code = wait.log.fate(wait.offset, wait.term)
+                wait.settled(ErrorCode.request_timed_out if code is None else code)
 
 
 class ProduceHandler:
@@ -54,6 +110,8 @@ class ProduceHandler:
         self._catalog = catalog
         self._store = store
         self._stats = stats
+        self._open: dict[_Open, None] = {}
+        self._sweeping = False
 
     def handle(self, head: RequestHead, frame: memoryview) -> Answer:
         request = produce.read_produce(head, frame)
@@ -143,7 +201,7 @@ class ProduceHandler:
         if request.acks == 0:
             return None
         if waits:
-            return Later(self._when_committed(head, request.timeout_ms, answers, waits))
+            return self._wait(head, request.timeout_ms, answers, waits)
         return Reply((produce.write_produce(head, answers),))
 
     async def _go_on(
@@ -163,7 +221,12 @@ class ProduceHandler:
             except KafkaError as error:
                 partitions.append(self._failed(produced[0], error))
         answer = self._answer(head, request, answers, waits)
-        return await answer.work if isinstance(answer, Later) else answer
+        if isinstance(answer, Promise):
+            hand = Hand()
+            answer.give_to(hand)
+            return await hand.reply
+        assert not isinstance(answer, Later)
+        return answer
 
     async def _reserve_offsets(self, todo: list[_Todo]) -> None:
         """All partitions that need it at once; one by one, a disk round each, would take too long."""
@@ -208,21 +271,40 @@ class ProduceHandler:
                     _find(served, produced[0]).excuse_gaps()
                     raise KafkaError(ErrorCode.kafka_storage_error, f"the disk says: {disk}") from None
 
-    async def _when_committed(
+    # Until it is committed
+
+    def _wait(
         self, head: RequestHead, timeout_ms: int, answers: list[TopicAnswer], waits: list[_Wait]
-    ) -> Reply:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + max(timeout_ms, 0) / 1000
-        for wait in waits:
-            code = await committed(wait.log, wait.offset, wait.term, deadline)
-            if code is not ErrorCode.none:
-                if code is ErrorCode.not_leader_or_follower:
-                    # To librdkafka that means "not written": it would build other batches out of the records,
-                    # which the next leader, if it has them, can't know again. It may well have them.
-                    code = ErrorCode.not_enough_replicas_after_append
-                error = KafkaError(code, "appended, not committed")
-                wait.answers[wait.slot] = self._failed(wait.answers[wait.slot][0], error)
-        return Reply((produce.write_produce(head, answers),))
+    ) -> Promise:
+        request = _Open(self, head, answers, waits, monotonic() + max(timeout_ms, 0) / 1000)
+        self._open[request] = None
+        request.wait()
+        if self._open and not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+        return request
+
+    def _sweep(self) -> None:
+        """One timer for all requests: few ever run into their time-out, and none minds a few ms."""
+        now = monotonic()
+        for request in [request for request in self._open if request.deadline <= now]:
+            request.time_out()
+        self._sweeping = bool(self._open)
+        if self._sweeping:
+            asyncio.get_running_loop().call_later(SWEEP, self._sweep)
+
+    def closed(self, request: _Open) -> None:
+        self._open.pop(request, None)
+        if request.started:
+            self._stats.observe(_API, perf_counter() - request.started)
+
+    def not_committed(self, wait: _Wait, code: ErrorCode) -> None:
+        if code is ErrorCode.not_leader_or_follower:
+            # To librdkafka that means "not written": it would build other batches out of the records,
+            # which the next leader, if it has them, can't know again. It may well have them.
+            code = ErrorCode.not_enough_replicas_after_append
+        error = KafkaError(code, "appended, not committed")
+        wait.answers[wait.slot] = self._failed(wait.answers[wait.slot][0], error)
 
 
 def _find(served: ServedTopic | KafkaError, index: int) -> PartitionLog:
@@ -238,14 +320,9 @@ async def committed(log: PartitionLog, offset: int, term: int, deadline: float) 
     """
     loop = asyncio.get_running_loop()
     while True:
-        if log.deleted:
-            return ErrorCode.unknown_topic_or_partition
-        if log.term != term:
-            return ErrorCode.not_leader_or_follower  # whatever is at `offset` now may be somebody else's
-        if log.high_watermark >= offset:
-            return ErrorCode.none
-        if log.short_of_replicas:
-            return ErrorCode.not_enough_replicas_after_append
+        code = log.fate(offset, term)
+        if code is not None:
+            return code
         left = deadline - loop.time()
         if left <= 0:
             return ErrorCode.request_timed_out

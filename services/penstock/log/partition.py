@@ -35,6 +35,7 @@ GAP_GRACE_MS: Final = 10_000
 _PLACES_REMEMBERED: Final = 64
 _APPEND: Final = PartitionControl.APPEND
 _COMMIT: Final = PartitionControl.COMMIT
+_PROMISED: Final = layout.PART_PROMISED // layout.WORD
 
 
 class CeilingReached(Exception):
@@ -53,6 +54,19 @@ class AppendResult:
         self.next_offset = next_offset
         self.append_time = append_time
         self.duplicate = duplicate
+
+
+class Awaiting:
+    """One append whose end somebody waits for; `PartitionLog.when_settled` calls it, once."""
+
+    __slots__ = ("offset", "term")
+
+    def __init__(self, offset: int, term: int) -> None:
+        self.offset = offset
+        self.term = term
+
+    def settled(self, code: ErrorCode) -> None:
+        raise NotImplementedError
 
 
 class Slice(NamedTuple):
@@ -147,6 +161,7 @@ class PartitionLog:
         self._pending: deque[tuple[int, Segment, int]] = deque()
         self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
         self._waiters: list[Callable[[], None]] = []
+        self._awaiting: deque[Awaiting] = deque()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -155,7 +170,8 @@ class PartitionLog:
         """Take new settings, and what the append path needs of them in the quickest form."""
         self.config = config
         self._stamps_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        self._commits_at_once = config.durability is Durability.MEMORY
+        self.in_memory = config.durability is Durability.MEMORY
+        """Whether a record counts as soon as it is in memory, or only when it is on disk."""
 
     # Writing
 
@@ -196,11 +212,11 @@ class PartitionLog:
             self.producers.record(header, base, self._clock())
         self.records_in += header.record_count
         self.bytes_in += size
-        if self._commits_at_once and not self.replicated:
+        if self.in_memory and not self.replicated:
             segment.committed = segment.size
             self.high_watermark = end
             words[_COMMIT] = end
-            if self._waiters:
+            if self._waiters or self._awaiting:
                 self.wake()
         else:
             self._pending.append((end, segment, segment.size))
@@ -216,28 +232,28 @@ class PartitionLog:
 
         Raises MemoryExhausted with nothing changed, ValueError for bytes that don't go on from here.
         """
-        located = list(batch.walk(run, 0, len(run)))
+        size = len(run)
+        headers = batch.read_run(run)
         end = self.log_end
-        for position, header in located:
-            whole = run[position : position + header.size]
+        dense_from = self.dense_from
+        for header in headers:
+            if header.base_offset < end:
+                raise ValueError(f"{self}: a batch at {header.base_offset} behind {end}")
             if header.base_offset > end:
-                self.dense_from = header.base_offset
-            if header.base_offset < end or not batch.crc_matches(whole):
-                raise ValueError(f"{self}: a batch at {header.base_offset} behind {end}, or a torn one")
+                dense_from = header.base_offset
             end = header.next_offset
-        if not located or located[-1].position + located[-1].header.size != len(run):
-            raise ValueError(f"{self}: {len(run)} bytes that are not whole batches")
         segment = self.segments[-1] if self.segments else None
-        if segment is None or segment.room < len(run):
-            segment = self._roll(len(run))
-        segment.extend(run, located)
+        if segment is None or segment.room < size:
+            segment = self._roll(size)
+        segment.extend(run, headers)
+        self.dense_from = dense_from
         self.log_end = end
-        self.control.words[_APPEND] = end
+        self._words[_APPEND] = end
         self._pending.append((end, segment, segment.size))
         began = False
         now = self._clock()
         last_epoch = self.epochs[-1].epoch if self.epochs else -1
-        for _, header in located:
+        for header in headers:
             if header.is_control or header.record_count <= header.last_offset_delta:
                 self.dense_from = header.next_offset
             if header.leader_epoch > last_epoch:
@@ -246,7 +262,7 @@ class PartitionLog:
                 began = True
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
                 self.producers.record(header, header.base_offset, now)
-        self.bytes_replicated += len(run)
+        self.bytes_replicated += size
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -262,8 +278,7 @@ class PartitionLog:
 
     def commit_all(self) -> None:
         """Nobody else has a say: what was appended is committed, once on disk if the topic wants that."""
-        disk = self.config.durability is Durability.DISK
-        self.commit(self.durable_end if disk else self.log_end)
+        self.commit(self.log_end if self.in_memory else self.durable_end)
 
     def truncate(self, offset: int) -> list[Segment]:
         """Cut the log to end at `offset`, a batch boundary, and go on in a new segment (rule S2).
@@ -331,8 +346,9 @@ class PartitionLog:
             segment.committed = position
             moved = True
         if moved:
-            self.control.words[_COMMIT] = self.high_watermark
-            self.wake()
+            self._words[_COMMIT] = self.high_watermark
+            if self._waiters or self._awaiting:
+                self.wake()
 
     def skip_to(self, offset: int) -> None:
         """Leave out offsets up to `offset`, with an empty batch over the gap that readers step across."""
@@ -458,7 +474,34 @@ class PartitionLog:
         if wake in self._waiters:
             self._waiters.remove(wake)
 
+    def fate(self, offset: int, term: int) -> ErrorCode | None:
+        """What became of an append that ends at `offset`: `none` once it is committed, the error that its
+        producer gets when that can't be, or not now; None while it is open."""
+        if self.deleted:
+            return ErrorCode.unknown_topic_or_partition
+        if self.term != term:
+            return ErrorCode.not_leader_or_follower  # whatever is at `offset` now may be somebody else's
+        if self.high_watermark >= offset:
+            return ErrorCode.none
+        if self.short_of_replicas:
+            return ErrorCode.not_enough_replicas_after_append
+        return None
+
+    def when_settled(self, awaiting: Awaiting) -> None:
+        """Tell it as soon as its fate is known. What is told must not append."""
+        self._awaiting.append(awaiting)
+
+    def stop_awaiting(self, awaiting: Awaiting) -> None:
+        if awaiting in self._awaiting:
+            self._awaiting.remove(awaiting)
+
     def wake(self) -> None:
+        awaiting = self._awaiting
+        while awaiting:
+            code = self.fate(awaiting[0].offset, awaiting[0].term)
+            if code is None:
+                break  # those behind it were appended later
+            awaiting.popleft().settled(code)
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -493,6 +536,10 @@ class PartitionLog:
             self.gaps_excused_until = 0
             return False
         return self.producers.is_early(header)
+
+    @property
+    def promised_epoch(self) -> int:
+        return self._words[_PROMISED]
 
     def promise(self, epoch: int) -> bool:
         """Refuse every lower epoch from now on (rule R3); False if a higher one was promised already."""

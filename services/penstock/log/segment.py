@@ -99,23 +99,25 @@ class Segment:
         self.next_offset = next_offset
         memory.words[WRITTEN] = self.size
 
-    def extend(self, run: memoryview, located: list[batch.Located]) -> None:
+    def extend(self, run: memoryview, headers: list[batch.BatchHeader]) -> None:
         """Write a run of whole batches that have their offsets and epochs already."""
         memory = self.memory
         assert memory is not None
         assert self.index is not None
         start = _DATA + self.size
         memory.view[start : start + len(run)] = run
-        for position, header in located:
-            if self.size + position >= self.index.next_at:
-                self.index.add(header.base_offset, self.size + position, self.max_timestamp)
+        position = self.size
+        for header in headers:
+            if position >= self.index.next_at:
+                self.index.add(header.base_offset, position, self.max_timestamp)
             if header.max_timestamp > self.max_timestamp:
                 self.max_timestamp = header.max_timestamp
+            position += header.size
         memory.words[MAX_TIME] = self.max_timestamp
-        self.size += len(run)
+        self.size = position
         self.room -= len(run)
-        self.next_offset = located[-1].header.next_offset
-        memory.words[WRITTEN] = self.size
+        self.next_offset = headers[-1].next_offset
+        memory.words[WRITTEN] = position
 
     def cut(self, position: int, offset: int) -> None:
         """Leave nothing behind `position`, where `offset` would begin; nothing is written there again."""

@@ -7,19 +7,23 @@ reorder connections. A frame's body is good only during the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast
 
-from penstock.replication.frames import HEAD, MAX_FRAME, Kind, MalformedFrame
+from penstock.replication.frames import HEAD, MAX_FRAME, MalformedFrame
 from penstock.wire.batch import Buffer
 
-_FIRST_BUFFER: Final = 128 << 10
+_FIRST_BUFFER: Final = 256 << 10
+_KEPT_BUFFER: Final = 4 << 20
+"""A larger one goes after its frame. Fresh memory for each frame costs more than all else done with it."""
+_HEAD_SIZE: Final = 5
+_unpack_head: Final = HEAD.unpack_from
 
 
 class Handler(Protocol):
     """One side of a connection."""
 
-    def frame(self, kind: Kind, body: memoryview) -> None: ...
+    def frame(self, kind: int, body: memoryview) -> None: ...
 
     def lost(self) -> None: ...
 
@@ -48,11 +52,14 @@ class Network(Protocol):
         ...
 
 
-class TcpChannel(asyncio.BufferedProtocol):
+class TcpChannel:
+    """An asyncio.BufferedProtocol in all but name: compiled classes have no interpreted parents."""
+
     def __init__(self, handler_for: Callable[[Channel], Handler]) -> None:
         self._handler_for = handler_for
         self._handler: Handler | None = None
         self._buffer = bytearray(_FIRST_BUFFER)
+        self._view = memoryview(self._buffer)
         self._filled = 0
         self._paused = False
         self._closed = False
@@ -63,15 +70,15 @@ class TcpChannel(asyncio.BufferedProtocol):
         self._handler = self._handler_for(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return memoryview(self._buffer)[self._filled :]
+        return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
-        view = memoryview(self._buffer)
+        view = self._view
         start = 0
         try:
-            while self._filled - start >= HEAD.size and not self._closed:
-                length, kind = HEAD.unpack_from(view, start)
+            while self._filled - start >= _HEAD_SIZE and not self._closed:
+                length, kind = _unpack_head(view, start)
                 end = start + 4 + length
                 if not 1 <= length <= MAX_FRAME:
                     raise MalformedFrame(f"a frame of {length} bytes")
@@ -81,23 +88,30 @@ class TcpChannel(asyncio.BufferedProtocol):
                         return
                     break
                 assert self._handler is not None
-                self._handler.frame(Kind(kind), view[start + HEAD.size : end])
+                self._handler.frame(kind, view[start + _HEAD_SIZE : end])
                 start = end
         except (MalformedFrame, ValueError, KeyError, TypeError):
             self.close()
             raise
         rest = self._filled - start
         if start and rest:
-            self._buffer[:rest] = self._buffer[start : self._filled]
-        elif start and len(self._buffer) > 8 * _FIRST_BUFFER:
-            self._buffer = bytearray(_FIRST_BUFFER)
+            view[:rest] = view[start : self._filled]  # a memmove
+        elif start and len(self._buffer) > _KEPT_BUFFER:
+            self._take(bytearray(_FIRST_BUFFER))
         self._filled = rest
 
     def _grow(self, start: int, size: int) -> None:
         grown = bytearray(size + _FIRST_BUFFER)
         self._filled -= start
-        grown[: self._filled] = memoryview(self._buffer)[start : start + self._filled]
-        self._buffer = grown
+        grown[: self._filled] = self._view[start : start + self._filled]
+        self._take(grown)
+
+    def _take(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+
+    def eof_received(self) -> bool:
+        return False
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
@@ -134,16 +148,20 @@ class TcpChannel(asyncio.BufferedProtocol):
 class TcpNetwork:
     async def dial(self, address: tuple[str, int], handler: Handler) -> Channel:
         loop = asyncio.get_running_loop()
-        connecting: Awaitable[tuple[object, TcpChannel]] = loop.create_connection(
-            lambda: TcpChannel(lambda _: handler), *address
-        )
-        _, channel = await connecting
+        channel = TcpChannel(lambda _: handler)
+        await loop.create_connection(lambda: _as_protocol(channel), address[0], address[1])
         return channel
 
     async def listen(
         self, address: tuple[str, int], accept: Callable[[Channel], Handler]
     ) -> tuple[int, Callable[[], None]]:
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: TcpChannel(accept), *address, reuse_address=True)
+        server: Any = await loop.create_server(  # uvloop's sockets are a list, not a tuple
+            lambda: _as_protocol(TcpChannel(accept)), address[0], address[1], reuse_address=True
+        )
         port: int = server.sockets[0].getsockname()[1]
         return port, server.close
+
+
+def _as_protocol(channel: TcpChannel) -> asyncio.BufferedProtocol:
+    return cast(asyncio.BufferedProtocol, channel)

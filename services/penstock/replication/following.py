@@ -9,13 +9,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from penstock.cluster.partitions import PartitionKey
-from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
 from penstock.replication import frames, sabotage
 from penstock.replication.channel import Channel
-from penstock.replication.frames import Kind, MalformedFrame, Section
+from penstock.replication.frames import Acknowledged, Kind, MalformedFrame, Section
 
 if TYPE_CHECKING:
     from penstock.replication.replica import Replica
@@ -37,35 +35,41 @@ class Attachment:
         self.parked: list[Section] = []
         """Came while there was no memory for them; bounded by the leader's window."""
 
+    def park(self, section: Section, records: memoryview) -> None:
+        section.records = memoryview(bytes(records))  # the frame is good only during the call
+        self.parked.append(section)
+
 
 class Inbound:
     """A leader's connection to us."""
 
     def __init__(self, replicator: Replicator, channel: Channel) -> None:
         self._replicator = replicator
+        self._replicas = replicator.replicas
+        self._now = replicator.now
         self.channel = channel
         self.broker = -1
         self.incarnation = 0
         self.live = False
-        self.heard_at = replicator.now()
+        self.heard_at: float = self._now()
         self.closed = False
 
     # Frames
 
-    def frame(self, kind: Kind, body: memoryview) -> None:
-        self.heard_at = self._replicator.now()
-        if kind is Kind.DATA:
+    def frame(self, kind: int, body: memoryview) -> None:
+        self.heard_at = self._now()
+        if kind == frames.DATA:
             self._data(body)
-        elif kind is Kind.HELLO:
+        elif kind == Kind.HELLO:
             self._hello(frames.read_message(body))
-        elif kind is Kind.ATTACH:
+        elif kind == Kind.ATTACH:
             answers = [self._attach(entry) for entry in frames.read_message(body)]
             self.channel.send(frames.message(Kind.ATTACHED, answers))
-        elif kind is Kind.BEGIN:
+        elif kind == Kind.BEGIN:
             answers = [self._begin(entry) for entry in frames.read_message(body)]
             self.channel.send(frames.message(Kind.BEGUN, answers))
         else:
-            raise MalformedFrame(f"{kind.name} from a leader")
+            raise MalformedFrame(f"frame of kind {kind} from a leader")
 
     def lost(self) -> None:
         self.closed = True
@@ -162,8 +166,8 @@ class Inbound:
 
     def _data(self, body: memoryview) -> None:
         number, sections = frames.read_data(body)
-        replicas = self._replicator.replicas
-        acknowledged: list[tuple[PartitionKey, int, int]] = []
+        replicas = self._replicas
+        acknowledged: list[Acknowledged] = []
         refused: list[Any] = []
         for section in sections:
             replica = replicas.get(section.key)
@@ -175,8 +179,12 @@ class Inbound:
                 or not attachment.begun
                 or attachment.inbound.broker != self.broker
                 or attachment.inbound.incarnation != self.incarnation
-                or section.epoch < replica.log.control.promised_epoch
-                or (section.records and not attachment.parked and section.base != replica.log.log_end)
+                or section.epoch < replica.log.promised_epoch
+                or (
+                    section.records is not None
+                    and not attachment.parked
+                    and section.base != replica.log.log_end
+                )
             ):
                 refused.append(_refusal(section, replica))
                 continue
@@ -189,14 +197,15 @@ class Inbound:
     def _take(self, replica: Replica, attachment: Attachment, section: Section) -> bool:
         """Append one section; False if it has to wait for memory."""
         partition = replica.log
-        if section.records:
+        records = section.records
+        if records is not None:
             if attachment.parked:
-                attachment.parked.append(section._replace(records=memoryview(bytes(section.records))))
+                attachment.park(section, records)
                 return False
             try:
-                began = partition.append_run(section.records)
+                began = partition.append_run(records)
             except MemoryExhausted:
-                attachment.parked.append(section._replace(records=memoryview(bytes(section.records))))
+                attachment.park(section, records)
                 return False
             if began:
                 self._replicator.store.write_behind.save_state(partition)
@@ -222,7 +231,7 @@ class Inbound:
 
 def end_of(partition: PartitionLog) -> int:
     """How much of the log this replica vouches for."""
-    return partition.durable_end if partition.config.durability is Durability.DISK else partition.log_end
+    return partition.log_end if partition.in_memory else partition.durable_end
 
 
 def _refusal(section: Section, replica: Replica | None) -> Any:

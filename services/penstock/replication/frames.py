@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock.cluster.partitions import PartitionKey
 from penstock.wire.batch import Buffer
@@ -27,6 +26,12 @@ HEAD: Final = struct.Struct(">IB")
 _NUMBER: Final = struct.Struct(">I")
 _SECTION: Final = struct.Struct(">16siiqqqI")
 _ACK: Final = struct.Struct(">16siiq")
+# Methods, so that the loops over partitions need not look them up.
+_pack_section: Final = _SECTION.pack
+_unpack_section: Final = _SECTION.unpack_from
+_pack_ack: Final = _ACK.pack
+_COPIED: Final = 64 << 10
+"""Bytes of a frame up to which it is sent as one buffer."""
 
 
 class Kind(IntEnum):
@@ -40,19 +45,36 @@ class Kind(IntEnum):
     REFUSED = 8
 
 
-class Section(NamedTuple):
-    key: PartitionKey
-    epoch: int
-    base: int
-    high_watermark: int
-    log_start: int
-    records: memoryview
+# The two that come all the time, without a look into the enumeration.
+DATA: Final = 6
+ACK: Final = 7
 
 
-class Acknowledged(NamedTuple):
-    key: PartitionKey
-    epoch: int
-    end: int
+class Section:
+    """What one frame says about one partition. A plain class: compiled, its fields are machine words."""
+
+    __slots__ = ("base", "epoch", "high_watermark", "key", "log_start", "records")
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        epoch: int,
+        base: int,
+        high_watermark: int,
+        log_start: int,
+        records: memoryview | None,
+    ) -> None:
+        self.key = key
+        self.epoch = epoch
+        self.base = base
+        self.high_watermark = high_watermark
+        self.log_start = log_start
+        self.records = records
+        """Whole batches; None: nothing new but what else is said here."""
+
+
+Acknowledged = tuple[PartitionKey, int, int]
+"""(partition, epoch, end offset)"""
 
 
 class MalformedFrame(Exception):
@@ -71,51 +93,60 @@ def read_message(body: memoryview) -> Any:
         raise MalformedFrame(str(error)) from None
 
 
-def data(
-    number: int, sections: Iterable[tuple[PartitionKey, int, int, int, int, memoryview | None]]
-) -> list[Buffer]:
-    """One frame as a list of buffers; records stay where they are."""
+def data(number: int, sections: list[Section]) -> list[Buffer]:
+    """One frame; records stay where they are, unless so little that a copy is cheaper than another buffer."""
     buffers: list[Buffer] = [b""]
     length = 1 + _NUMBER.size
-    for (topic_id, partition), epoch, base, watermark, log_start, records in sections:
+    for section in sections:
+        records = section.records
         size = 0 if records is None else len(records)
-        buffers.append(_SECTION.pack(topic_id, partition, epoch, base, watermark, log_start, size))
+        topic_id, partition = section.key
+        buffers.append(
+            _pack_section(
+                topic_id,
+                partition,
+                section.epoch,
+                section.base,
+                section.high_watermark,
+                section.log_start,
+                size,
+            )
+        )
         length += _SECTION.size + size
         if records is not None:
             buffers.append(records)
-    buffers[0] = HEAD.pack(length, Kind.DATA) + _NUMBER.pack(number)
-    return buffers
+    buffers[0] = HEAD.pack(length, DATA) + _NUMBER.pack(number)
+    return [b"".join(buffers)] if length <= _COPIED else buffers
 
 
-def read_data(body: memoryview) -> tuple[int, Iterator[Section]]:
-    if len(body) < _NUMBER.size:
+def read_data(body: memoryview) -> tuple[int, list[Section]]:
+    size = len(body)
+    at: int = _NUMBER.size
+    if size < at:
         raise MalformedFrame("a frame without a number")
-    return _NUMBER.unpack_from(body)[0], _sections(body)
-
-
-def _sections(body: memoryview) -> Iterator[Section]:
-    at = _NUMBER.size
-    while at < len(body):
-        if len(body) - at < _SECTION.size:
+    sections = []
+    while at < size:
+        if size - at < _SECTION.size:
             raise MalformedFrame("a section cut short")
-        topic_id, partition, epoch, base, watermark, log_start, size = _SECTION.unpack_from(body, at)
+        topic_id, partition, epoch, base, watermark, log_start, length = _unpack_section(body, at)
         at += _SECTION.size
-        if size > len(body) - at:
+        if length > size - at:
             raise MalformedFrame("a section that is longer than its frame")
-        yield Section((topic_id, partition), epoch, base, watermark, log_start, body[at : at + size])
-        at += size
+        records = body[at : at + length] if length else None
+        sections.append(Section((topic_id, partition), epoch, base, watermark, log_start, records))
+        at += length
+    return _NUMBER.unpack_from(body)[0], sections
 
 
-def acks(number: int, entries: Iterable[tuple[PartitionKey, int, int]]) -> list[Buffer]:
-    body = b"".join(_ACK.pack(key[0], key[1], epoch, end) for key, epoch, end in entries)
-    return [HEAD.pack(1 + _NUMBER.size + len(body), Kind.ACK) + _NUMBER.pack(number) + body]
+def acks(number: int, entries: list[Acknowledged]) -> list[Buffer]:
+    body = b"".join([_pack_ack(key[0], key[1], epoch, end) for key, epoch, end in entries])
+    return [HEAD.pack(1 + _NUMBER.size + len(body), ACK) + _NUMBER.pack(number) + body]
 
 
 def read_acks(body: memoryview) -> tuple[int, list[Acknowledged]]:
-    if (len(body) - _NUMBER.size) % _ACK.size:
+    if len(body) < _NUMBER.size or (len(body) - _NUMBER.size) % _ACK.size:
         raise MalformedFrame("an acknowledgement cut short")
-    found = [
-        Acknowledged((topic_id, partition), epoch, end)
-        for topic_id, partition, epoch, end in _ACK.iter_unpack(body[_NUMBER.size :])
-    ]
+    found: list[Acknowledged] = []
+    for topic_id, partition, epoch, end in _ACK.iter_unpack(body[_NUMBER.size :]):
+        found.append(((topic_id, partition), epoch, end))
     return _NUMBER.unpack_from(body)[0], found

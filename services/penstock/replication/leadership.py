@@ -10,10 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 
-from penstock.cluster.partitions import Member, PartitionState
-from penstock.log.config import Durability
+from penstock.cluster.partitions import Member, PartitionKey, PartitionState
 from penstock.log.partition import EpochStart, PartitionLog
 from penstock.log.segment import Segment
 from penstock.replication import sabotage
@@ -25,12 +24,21 @@ WINDOW: Final = 8 << 20
 NEVER: Final = -1
 
 
-class Run(NamedTuple):
+class Run:
     """Batches to send. `view` is None when they are on disk only."""
 
-    segment: Segment
-    view: memoryview | None
-    next_offset: int
+    __slots__ = ("next_offset", "segment", "view")
+
+    def __init__(self, segment: Segment, view: memoryview | None, next_offset: int) -> None:
+        self.segment = segment
+        self.view = view
+        self.next_offset = next_offset
+
+
+class Sender(Protocol):
+    """Who brings a backup what was appended."""
+
+    def note(self, key: PartitionKey, backup: Backup) -> None: ...
 
 
 class Backup:
@@ -38,6 +46,7 @@ class Backup:
 
     __slots__ = (
         "_segment",
+        "_unacknowledged",
         "acked",
         "attached",
         "broker",
@@ -45,6 +54,7 @@ class Backup:
         "on_its_way",
         "position",
         "progress_at",
+        "sender",
         "sent",
         "start_acked",
         "storage",
@@ -72,8 +82,11 @@ class Backup:
         self.told = (NEVER, NEVER)
         """High watermark and log start that it was last sent."""
         self.start_acked = NEVER
+        self.sender: Sender | None = None
+        """Set while it is `streaming`."""
         self._segment: Segment | None = None
         self.position = 0
+        self._unacknowledged = 0
 
     def attach(self, storage: int, end: int, acked: int, now: float) -> None:
         self.storage = storage
@@ -81,6 +94,7 @@ class Backup:
         self.streaming = False
         self.sent, self.acked = end, acked
         self.on_its_way.clear()
+        self._unacknowledged = 0
         self.progress_at = now
         self.told = (NEVER, NEVER)
         self._segment = None
@@ -127,17 +141,18 @@ class Backup:
             self.progress_at = now
         self.sent = offset
         self.on_its_way.append((offset, size))
+        self._unacknowledged += size
 
     def acknowledge(self, end: int, now: float) -> None:
         if end > self.acked:
             self.acked = end
             self.progress_at = now
         while self.on_its_way and self.on_its_way[0][0] <= end:
-            self.on_its_way.popleft()
+            self._unacknowledged -= self.on_its_way.popleft()[1]
 
     @property
     def room(self) -> int:
-        return WINDOW - sum(size for _, size in self.on_its_way)
+        return WINDOW - self._unacknowledged
 
 
 def _boundary(segment: Segment, start: int, limit: int) -> tuple[int, int]:
@@ -156,6 +171,7 @@ def _boundary(segment: Segment, start: int, limit: int) -> tuple[int, int]:
 class Leadership:
     def __init__(self, log: PartitionLog, state: PartitionState, me: Member, now: float) -> None:
         self.log = log
+        self.key: PartitionKey = (log.topic_id, log.partition)
         self.me = me
         self.epoch = state.epoch
         self.start_offset = log.log_end
@@ -168,6 +184,9 @@ class Leadership:
         self.backups = {broker: Backup(broker, now) for broker in state.replicas if broker != me.broker}
         self.handing_over = False
         self.shrunk_at = -1e9
+        self._needed: list[tuple[Backup | None, int]] = []
+        """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
+        self._note_needed()
 
     # The in-sync set
 
@@ -180,17 +199,26 @@ class Leadership:
             self.backups[broker] = Backup(broker, now)
         for broker in self.backups.keys() - wanted:
             del self.backups[broker]
+        self._note_needed()
         self.advance()
 
     def propose(self, members: frozenset[Member]) -> None:
         """From now on until `settled`, both sets must have what is committed (rule R2)."""
         self.proposed = members
         self.log.replicated = True
+        self._note_needed()
         self.advance()
 
     def settled(self) -> None:
         self.proposed = None
+        self._note_needed()
         self.advance()
+
+    def _note_needed(self) -> None:
+        members = self.known if self.proposed is None else self.known | self.proposed
+        self._needed = [
+            (self.backups.get(member.broker), member.storage) for member in members if member != self.me
+        ]
 
     def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:
         """Members that hold up commits: gone, silent, or standing still for too long."""
@@ -254,22 +282,25 @@ class Leadership:
                 log.wake()  # who waits for acks=all is told now (rule R6)
             return
         log.short_of_replicas = False
-        end = log.durable_end if log.config.durability is Durability.DISK else log.log_end
-        alone = True
-        for member in self.known if proposed is None else self.known | proposed:
-            if member == self.me or sabotage.ACKNOWLEDGES_EARLY:
-                continue
-            alone = False
-            backup = self.backups.get(member.broker)
-            if backup is None or backup.storage != member.storage:
-                return
-            if backup.acked < end:
-                end = backup.acked
+        end = log.log_end if log.in_memory else log.durable_end
+        if not sabotage.ACKNOWLEDGES_EARLY:
+            for backup, storage in self._needed:
+                if backup is None or backup.storage != storage:
+                    return
+                if backup.acked < end:
+                    end = backup.acked
         if end > log.high_watermark:
             log.commit(end)
-        if alone and log.replicated and not any(b.streaming for b in self.backups.values()):
+        if not self._needed and log.replicated and not any(b.streaming for b in self.backups.values()):
             log.commit_all()
             log.replicated = False
+
+    def on_append(self, _log: PartitionLog) -> None:
+        """A record for others to have. On the way of every produced batch: keep it short."""
+        for backup in self.backups.values():
+            if backup.streaming and backup.sender is not None:
+                backup.sender.note(self.key, backup)
+        self.appended()
 
     def appended(self) -> None:
         """Nobody has to acknowledge it if nobody else is in the set."""

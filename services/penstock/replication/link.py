@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cluster.partitions import PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
-from penstock.replication.frames import Kind, MalformedFrame
+from penstock.replication.frames import Kind, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
 from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch
@@ -39,12 +40,15 @@ GIVE_UP: Final = 2.0
 """Seconds after which a handshake without an answer is begun anew."""
 
 
-class _Sent(NamedTuple):
+class _Sent:
     """A frame on its way."""
 
-    number: int
-    holds: list[SegmentMemory]
-    told: list[tuple[Backup, int]]
+    __slots__ = ("holds", "number", "told")
+
+    def __init__(self, number: int, holds: list[SegmentMemory], told: list[tuple[Backup, int]]) -> None:
+        self.number = number
+        self.holds = holds
+        self.told = told
 
 
 class _Lane:
@@ -60,7 +64,7 @@ class _Lane:
 
     def send(
         self,
-        sections: list[tuple[PartitionKey, int, int, int, int, memoryview | None]],
+        sections: list[Section],
         holds: list[SegmentMemory],
         told: list[tuple[Backup, int]],
     ) -> None:
@@ -69,7 +73,7 @@ class _Lane:
         for memory in holds:
             memory.holds += 1
         self.sent.append(_Sent(self._number, holds, told))
-        self.sent_at = self._link.replicator.now()
+        self.sent_at = self._link.now()
         self.channel.send(frames.data(self._number, sections))
 
     def acknowledged(self, number: int) -> None:
@@ -80,11 +84,12 @@ class _Lane:
         for memory in sent.holds:
             memory.holds -= 1
         for backup, log_start in sent.told:
-            backup.start_acked = max(backup.start_acked, log_start)
+            if log_start > backup.start_acked:
+                backup.start_acked = log_start
 
     # asyncio's side
 
-    def frame(self, kind: Kind, body: memoryview) -> None:
+    def frame(self, kind: int, body: memoryview) -> None:
         self._link.frame(self, kind, body)
 
     def lost(self) -> None:
@@ -100,7 +105,9 @@ class Link:
     def __init__(self, replicator: Replicator, broker: int) -> None:
         self.replicator = replicator
         self.broker = broker
-        self.heard_at = replicator.now()
+        self.now: Callable[[], float] = replicator.now
+        self.heard_at = self.now()
+        self._loop = asyncio.get_running_loop()
         self.led: dict[PartitionKey, Leadership] = {}
         self._live = _Lane(self, "live")
         self._bulk = _Lane(self, "catch-up")
@@ -143,18 +150,18 @@ class Link:
         self._dirty[key] = backup
         if not self._flush_soon and len(self._live.sent) < FRAMES:
             self._flush_soon = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_soon = False
         lane = self._live
         if lane.channel is None or not self._dirty or len(lane.sent) >= FRAMES or lane.channel.is_stuck:
             return
-        sections = []
+        sections: list[Section] = []
         holds: list[SegmentMemory] = []
-        told = []
+        told: list[tuple[Backup, int]] = []
         total = 0
-        now = self.replicator.now()
+        now = self.now()
         dirty, self._dirty = self._dirty, {}
         for key, backup in dirty.items():
             leadership = self.led.get(key)
@@ -164,11 +171,13 @@ class Link:
             if total >= FRAME:
                 self._dirty[key] = backup
                 continue
-            run = backup.take(partition, min(RUN, room)) if (room := backup.room) > 0 else None
+            room = backup.room
+            run = backup.take(partition, min(RUN, room)) if room > 0 else None
             if run is not None and run.view is None:
                 self._fall_behind(key, backup)
                 continue
-            base, view = backup.sent, None
+            base = backup.sent
+            view: memoryview | None = None
             if run is not None:
                 view = run.view
                 assert run.segment.memory is not None
@@ -178,14 +187,15 @@ class Link:
                 backup.sent_up_to(run.next_offset, len(view), now)
                 if backup.sent < partition.log_end and backup.room > 0:
                     self._dirty[key] = backup
-            backup.told = (partition.high_watermark, partition.log_start)
-            told.append((backup, partition.log_start))
-            sections.append((key, leadership.epoch, base, *backup.told, view))
+            watermark, log_start = partition.high_watermark, partition.log_start
+            backup.told = (watermark, log_start)
+            told.append((backup, log_start))
+            sections.append(Section(key, leadership.epoch, base, watermark, log_start, view))
         if sections:
             lane.send(sections, holds, told)
         if self._dirty and len(lane.sent) < FRAMES and not self._flush_soon:
             self._flush_soon = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def tick(self, now: float, heartbeat: float) -> None:
         """Called often: say what changed without an append, or that we are alive."""
@@ -266,9 +276,9 @@ class Link:
 
     # What the backup says
 
-    def frame(self, lane: _Lane, kind: Kind, body: memoryview) -> None:
-        self.heard_at = now = self.replicator.now()
-        if kind is Kind.ACK:
+    def frame(self, lane: _Lane, kind: int, body: memoryview) -> None:
+        self.heard_at = now = self.now()
+        if kind == frames.ACK:
             number, acknowledged = frames.read_acks(body)
             if number:
                 lane.acknowledged(number)
@@ -283,21 +293,22 @@ class Link:
                 leadership.advance()
                 if backup.sent < leadership.log.log_end and backup.streaming:
                     self._dirty[key] = backup
-            self._bulk_moved.set()
+            if self._behind:
+                self._bulk_moved.set()
             if self._dirty:
                 self._flush()
-        elif kind is Kind.ATTACHED:
+        elif kind == Kind.ATTACHED:
             begins = [begin for entry in frames.read_message(body) if (begin := self._attached(entry))]
             if begins and self._live.channel is not None:
                 self._live.channel.send(frames.message(Kind.BEGIN, begins))
-        elif kind is Kind.BEGUN:
+        elif kind == Kind.BEGUN:
             for entry in frames.read_message(body):
                 self._begun(entry)
-        elif kind is Kind.REFUSED:
+        elif kind == Kind.REFUSED:
             for entry in frames.read_message(body):
                 self._refused(entry)
         else:
-            raise MalformedFrame(f"{kind.name} from a backup")
+            raise MalformedFrame(f"frame of kind {kind} from a backup")
 
     # The handshake
 
@@ -416,10 +427,11 @@ class Link:
         if backup.acked != backup.sent or not backup.attached or not _is_near(partition, backup.sent):
             return False
         backup.streaming = True
+        backup.sender = self
         with contextlib.suppress(ValueError):
             self._behind.remove(key)
         partition.replicated = True
-        partition.on_append = self.replicator.appended
+        partition.on_append = leadership.on_append
         self.note(key, backup)
         return True
 
@@ -473,8 +485,9 @@ class Link:
                 return
             base = backup.sent
             backup.sent_up_to(next_offset, len(view), self.replicator.now())
-            told = (partition.high_watermark, partition.log_start)
-            self._bulk.send([(key, leadership.epoch, base, *told, view)], holds, [])
+            watermark, log_start = partition.high_watermark, partition.log_start
+            section = Section(key, leadership.epoch, base, watermark, log_start, view)
+            self._bulk.send([section], holds, [])
         while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
             self._bulk_moved.clear()
             with contextlib.suppress(TimeoutError):

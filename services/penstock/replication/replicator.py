@@ -528,18 +528,6 @@ class Replicator:
 
     # What links and leaders say
 
-    def appended(self, partition: PartitionLog) -> None:
-        """A record for others to have. On the way of every produced batch: keep it short."""
-        key = (partition.topic_id, partition.partition)
-        replica = self.replicas.get(key)
-        led = replica.leadership if replica is not None else None
-        if led is None:
-            return
-        for broker, backup in led.backups.items():
-            if backup.streaming:
-                self.links[broker].note(key, backup)
-        led.appended()
-
     def link_lost(self, link: Link) -> None:
         """The connection to a backup closed: nothing will be acknowledged on it."""
         if self._stopping:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.shm.subscribe import Subscription
 
 SILENCE: Final = 1.0
-"""Seconds without a heartbeat after which a broker counts as gone."""
+"""Seconds without a heartbeat (one every 100 ms) after which a broker counts as gone, by default."""
 _TURN: Final = 64
 """Batches that one partition may give before it is the next one's turn."""
 _RETRY_SECONDS: Final = 0.01
@@ -53,14 +53,20 @@ class LogReader:
         *,
         label: str = "penstock-python",
         idle: IdleStrategy | None = None,
+        silence: float = SILENCE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Attach to the broker whose node.ctl is in `directory`."""
+        """Attach to the broker whose node.ctl is in `directory`.
+
+        A reader that can ask another broker may be content with less `silence`: at worst it subscribes
+        again, from the same offsets, to a broker that was only slow.
+        """
         if not starts:
             raise ValueError("nothing to read")
         self._directory = directory
         self._label = label
         self._idle = idle or BackOff()
+        self._silence = silence
         self._clock = clock
         self._followers = {place: Follower(directory, place) for place in starts}
         self._cursor: CursorFile | None = None
@@ -83,6 +89,7 @@ class LogReader:
         *,
         label: str = "penstock-python",
         idle: IdleStrategy | None = None,
+        silence: float = SILENCE,
     ) -> Self:
         """Attach to what was subscribed to. Raises NotLocal if this machine doesn't share that memory."""
         try:
@@ -92,7 +99,7 @@ class LogReader:
         if found != subscription.incarnation:
             raise NotLocal(f"{subscription.directory} does not hold the memory of broker {subscription.host}")
         starts = start if isinstance(start, Mapping) else dict.fromkeys(subscription.places, start)
-        return cls(subscription.directory, starts, label=label, idle=idle)
+        return cls(subscription.directory, starts, label=label, idle=idle, silence=silence)
 
     # Reading
 
@@ -217,7 +224,7 @@ class LogReader:
         if (
             incarnation == self._incarnation
             and beat == self._beat
-            and self._clock() - self._beat_seen > SILENCE
+            and self._clock() - self._beat_seen > self._silence
         ):
             raise BrokerGone(place, follower.offset, "the broker's heart still stands still")
         self._drop_cursor()
@@ -237,7 +244,7 @@ class LogReader:
         beat = self._node.heartbeat
         if beat != self._beat:
             self._beat, self._beat_seen = beat, now
-        elif now - self._beat_seen > SILENCE:
+        elif now - self._beat_seen > self._silence:
             place, follower = next(iter(self._followers.items()))
             silence = now - self._beat_seen
             raise BrokerGone(place, follower.offset, f"no heartbeat for {silence:.1f} s")

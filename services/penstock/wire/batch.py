@@ -209,6 +209,26 @@ class Located(NamedTuple):
     header: BatchHeader
 
 
+def read_run(run: memoryview) -> list[BatchHeader]:
+    """The headers of a run of whole batches and nothing else, each with its CRC right; else ValueError."""
+    headers = []
+    position, end = 0, len(run)
+    while position < end:
+        if end - position < HEADER_SIZE:
+            raise ValueError(f"{end - position} bytes behind the last whole batch")
+        header = BatchHeader(run, position)
+        size = header.batch_length + LENGTH_PREFIX
+        if size < HEADER_SIZE or size > end - position or header.magic != 2:
+            raise ValueError(f"no whole batch at byte {position} of {end}")
+        if crc32c(run[position + ATTRIBUTES : position + size]) != header.crc:
+            raise ValueError(f"a torn batch at byte {position} of {end}")
+        headers.append(header)
+        position += size
+    if not headers:
+        raise ValueError("no batch at all")
+    return headers
+
+
 def walk(buffer: Buffer, start: int, end: int) -> Iterator[Located]:
     """The whole batches in buffer[start:end]; stops quietly at the first that is not whole or not v2."""
     position = start

@@ -37,6 +37,8 @@ from penstock.shm.subscribe import SubscribeFailed, subscribe
 _TOPIC: Final = "failover"
 _STEADY: Final = 1.0
 _PATIENCE: Final = 60.0
+_SILENCE: Final = 0.3
+"""Seconds without a heartbeat after which the reader asks who leads."""
 
 
 class Subject(Experiment):
@@ -150,6 +152,8 @@ class _Writer(threading.Thread):
                 "retry.backoff.max.ms": 100,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
+                # Else it has no connection but the leader's, and looks for another only once a second.
+                "enable.sparse.connections": False,
                 "log_level": 0,
             }
         )
@@ -191,7 +195,7 @@ class _Follower(threading.Thread):
     def _follow(self, address: str) -> None:
         subscription = subscribe(address, {_TOPIC: [0]}, timeout=0.3)
         starts = dict.fromkeys(subscription.places, self._offset)
-        with LogReader.of(subscription, starts) as reader:
+        with LogReader.of(subscription, starts, silence=_SILENCE) as reader:
             for batch in reader.batches(copy=True):
                 self._offset = batch.next_offset
                 self.times.append(time.monotonic())
