@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 import time
 from collections import deque
@@ -27,6 +28,9 @@ OWN_LIMIT: Final = 256 * 1024
 """A connection's own buffer grows up to this: borrowing one costs a copy and a system call a frame."""
 FIRST_BORROW: Final = 2 * 1024 * 1024
 """Room for Kafka's default of a mebibyte and its header: to move it once more is a copy of all of it."""
+WORTH_WAITING: Final = 16 * 1024
+MOST_AT_ONCE: Final = 256 * 1024
+"""The kernel wakes us for the rest of a frame, or this much of it: a wake-up per packet is dear."""
 _LENGTH: Final = struct.Struct(">i")
 MAX_PIPELINED: Final = 64
 PATIENCE: Final = 10.0
@@ -77,6 +81,9 @@ class Connection:
         """How far frames were handled, while a blocking request still looks at its bytes."""
         self._waits_for_buffers = False
         self._received_at = 0.0
+        self._socket: socket.socket | None = None
+        self._awaits = 1
+        """How many bytes have to be there before the kernel wakes us."""
         self._slots: deque[_Slot] = deque()
         self._sent_holds: list[Reply] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,12 +105,18 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._transport.set_write_buffer_limits(high=0)
+        known = transport.get_extra_info("socket")
+        if known is not None and known.family != socket.AF_UNIX:
+            self._socket = socket.socket(fileno=known.fileno())  # uvloop's stand-in is slow to set options
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         self._on_open(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
+        if self._socket is not None:
+            self._socket.detach()  # the transport's to close
+            self._socket = None
         for task in self._tasks:
             task.cancel()
         for slot in self._slots:
@@ -144,7 +157,7 @@ class Connection:
 
     def _parse(self) -> None:
         """Handle every whole frame that is here; move what is left to the front."""
-        start = 0
+        start = missing = 0
         view = self._view
         while not self._stopped() and self._filled - start >= 4:
             length: int = _LENGTH.unpack_from(view, start)[0]
@@ -153,9 +166,11 @@ class Connection:
                 return
             end = start + 4 + length
             if end > self._filled:
+                missing = end - self._filled
                 # A large buffer is only for bytes that came: the promise of many costs nothing.
                 if self._frame_end or self._filled - start == len(self._buffer):
                     self._grow(start, end - start)
+                    self._await(missing)
                     return
                 break
             self._handle(view[start + 4 : end])
@@ -166,8 +181,19 @@ class Connection:
             if self._blocked:
                 # The blocking request still looks at its bytes: they stay where they are.
                 self._parsed = start
+                self._await(0)
                 return
             self._move_to_front(start)
+        self._await(missing)
+
+    def _await(self, missing: int) -> None:
+        """Have the kernel wake us when the rest of a frame is there, as far as there is room for it."""
+        wanted = 1
+        if missing >= WORTH_WAITING:
+            wanted = max(1, min(missing, MOST_AT_ONCE, len(self._buffer) - self._filled))
+        if wanted != self._awaits and self._socket is not None:
+            self._awaits = wanted
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def _move_to_front(self, start: int) -> None:
         rest = self._filled - start

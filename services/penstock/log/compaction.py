@@ -69,7 +69,7 @@ async def compact(partition: PartitionLog, write_behind: WriteBehind, now_ms: in
     def work() -> None:
         latest: dict[bytes, int] = {}
         for segment in segments:
-            for _, record in _records_of(segment.path):
+            for _, record in _records_of(segment):
                 if record.key is not None:
                     latest[record.key] = record.offset
         for segment in segments:
@@ -81,8 +81,8 @@ async def compact(partition: PartitionLog, write_behind: WriteBehind, now_ms: in
             partition.replace(old, new)
 
 
-def _records_of(path: Path) -> list[tuple[batch.BatchHeader, Record]]:
-    content = path.read_bytes()
+def _records_of(segment: Segment) -> list[tuple[batch.BatchHeader, Record]]:
+    content = segment.read_file()
     found: list[tuple[batch.BatchHeader, Record]] = []
     for position, header in batch.walk(content, 0, len(content)):
         whole = memoryview(content)[position : position + header.size]
@@ -95,7 +95,7 @@ def _rewrite(
     segment: Segment, latest: dict[bytes, int], tombstone_horizon: int, last_of_producer: dict[int, int]
 ) -> Segment:
     """Write the segment without what is superseded, rename it over the old file."""
-    content = segment.path.read_bytes()
+    content = segment.read_file()
     kept: list[bytes] = []
     for position, header in batch.walk(content, 0, len(content)):
         whole = memoryview(content)[position : position + header.size]
@@ -146,5 +146,12 @@ def _rewrite(
     cleaned.max_timestamp = segment.max_timestamp
     cleaned.sealed = True
     cleaned.index = SparseIndex.build(body, 0, len(body))
-    cleaned.finish_file()
+    cleaned.is_read = True  # through the segment it replaces: its path is the same
+    cleaned.finish_file(_write_index)
     return cleaned
+
+
+def _write_index(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(content)
+    temporary.rename(path)

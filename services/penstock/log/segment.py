@@ -8,11 +8,12 @@ record batches, which is also Kafka's own file format, with its index beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 from penstock.log.index import SparseIndex, Summary
+from penstock.log.spares import SpareFiles
 from penstock.shm import layout
 from penstock.shm.memory import MAX_TIME, WRITTEN, SegmentMemory
 from penstock.wire import batch
@@ -35,6 +36,7 @@ class Segment:
         "direct",
         "flushed",
         "index",
+        "is_read",
         "max_timestamp",
         "memory",
         "next_offset",
@@ -64,6 +66,8 @@ class Segment:
         """The file that write-behind has open, used by its thread only."""
         self.direct = -1
         """The same file, opened for direct I/O; -1 when it isn't, or can't be."""
+        self.is_read = False
+        """Somebody may have one of its files open for reading: set before a file is opened, for good."""
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}..{self.next_offset}, {self.size} bytes)"
@@ -181,7 +185,7 @@ class Segment:
             elif self.memory is not None:
                 self.index = SparseIndex.build(self.memory.view, _DATA, _DATA + self.size)
             else:
-                self.index = SparseIndex.build(self.path.read_bytes(), 0, self.size)
+                self.index = SparseIndex.build(self.read_file(), 0, self.size)
         return self.index
 
     @property
@@ -195,6 +199,7 @@ class Segment:
 
     def read_index_file(self) -> tuple[SparseIndex, Summary] | None:
         """The index on disk, if it is whole and about exactly these bytes."""
+        self.is_read = True
         try:
             loaded = SparseIndex.decode(self.index_path.read_bytes())
         except OSError:
@@ -234,12 +239,10 @@ class Segment:
         if self.descriptor >= 0:
             os.fdatasync(self.descriptor)
 
-    def finish_file(self) -> None:
+    def finish_file(self, write: Callable[[Path, bytes], None]) -> None:
         """All bytes are there: write the index and let the file go."""
         if self.index is not None:
-            temporary = self.index_path.with_suffix(".tmp")
-            temporary.write_bytes(self.index.encode(self.summary()))
-            temporary.rename(self.index_path)
+            write(self.index_path, self.index.encode(self.summary()))
         self.close_file()
 
     def close_file(self) -> None:
@@ -259,20 +262,28 @@ class Segment:
 
     def position_on_disk(self, offset: int) -> int:
         """As `position_of`, for a segment that is not in memory."""
-        content = self.path.read_bytes()
+        content = self.read_file()
         for position, header in batch.walk(content, 0, self.size):
             if header.next_offset > offset:
                 return position
         return self.size
 
-    def delete_files(self) -> None:
+    def delete_files(self, spares: SpareFiles | None = None) -> None:
         self.close_file()
         for path in (self.path, self.index_path, self.producers_path):
-            path.unlink(missing_ok=True)
+            if spares is None:
+                path.unlink(missing_ok=True)
+            else:
+                spares.drop(path, lambda: self.is_read)
+
+    def read_file(self) -> bytes:
+        self.is_read = True
+        return self.path.read_bytes()
 
     def read_cold(self, offset: int, limit: int) -> bytes:
         """Whole batches from the one that holds `offset` on, `limit` bytes or one batch."""
         index = self.load_index()
+        self.is_read = True
         with self.path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             position = index.position_for_offset(offset)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import SegmentPool
 from penstock.log.recovery import Recovered, complete_epochs, recover
 from penstock.log.segment import Segment
+from penstock.log.spares import SpareFiles
 from penstock.log.state import LocalState, PartitionRecord
 from penstock.log.writebehind import WriteBehind
 from penstock.shm import layout
@@ -94,7 +96,8 @@ class LogStore:
         self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self.state = LocalState(disk_root / "local.db")
-        self.write_behind = WriteBehind(self.state, self._record_of)
+        self._spares = SpareFiles(disk_root / "spare")
+        self.write_behind = WriteBehind(self.state, self._spares, self._record_of)
         self.evictions = 0
         self.progress = "the log is being brought back"
         """How far a start has come, in words."""
@@ -285,7 +288,7 @@ class LogStore:
 
     def _delete_later(self, segments: list[Segment]) -> None:
         for segment in segments:
-            self.write_behind.soon(segment.delete_files)
+            self.write_behind.soon(partial(segment.delete_files, self._spares))
 
     async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None:
         """This broker has no replica of it any more."""
@@ -376,7 +379,7 @@ class LogStore:
 
             def remove() -> None:
                 for segment in segments:
-                    segment.delete_files()
+                    segment.delete_files(self._spares)
 
             await self.write_behind.on_thread(remove)
 

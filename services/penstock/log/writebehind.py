@@ -21,6 +21,7 @@ from typing import Final
 from penstock.log.config import Durability
 from penstock.log.partition import CEILING_STEP, PartitionLog
 from penstock.log.segment import Segment
+from penstock.log.spares import SpareFiles
 from penstock.log.state import LocalState, PartitionRecord
 from penstock.shm.memory import SegmentMemory
 
@@ -54,8 +55,11 @@ class _Round:
 
 
 class WriteBehind:
-    def __init__(self, state: LocalState, record_of: Callable[[PartitionLog], PartitionRecord]) -> None:
+    def __init__(
+        self, state: LocalState, spares: SpareFiles, record_of: Callable[[PartitionLog], PartitionRecord]
+    ) -> None:
         self._state = state
+        self._spares = spares
         self._record_of = record_of
         self._dirty: list[PartitionLog] = []
         self._files: list[tuple[Path, bytes]] = []
@@ -200,17 +204,17 @@ class WriteBehind:
         """On the thread. What was done before an error is noted by the caller all the same."""
         try:
             for copy in work.copies:
+                if copy.start == 0 and copy.segment.descriptor < 0:
+                    copy.segment.descriptor = self._spares.create(copy.segment.path)
                 copy.segment.write_from(copy.memory, copy.start, copy.end)
                 self.bytes_written += copy.end - copy.start
             for path, content in work.files:
-                temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(content)
-                temporary.rename(path)
+                self._spares.write(path, content)
             for segment in work.syncs:
                 segment.sync()
             for copy in work.copies:
                 if copy.finish:
-                    copy.segment.finish_file()
+                    copy.segment.finish_file(self._spares.write)
             self._state.save(work.records)
         except OSError as error:
             return error
