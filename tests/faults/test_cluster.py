@@ -150,8 +150,11 @@ def test_a_deposed_leader_tells_whom_it_kept_waiting_that_their_records_may_be_t
             eventually(lambda: cluster.leader("t", 0) == new, 20, 0.05)
             cluster.signal(old, signal.SIGCONT)
             _, answer = read_response(0, 9, client.receive())
-        (partition,) = answer.responses[0].partition_responses
-        assert partition.error_code is ErrorCode.not_enough_replicas_after_append
+            (partition,) = answer.responses[0].partition_responses
+            # The backup took it before it stood for election: if the old leader reads that acknowledgement
+            # before it hears of its successor, the record is committed, and it may say so.
+            assert partition.error_code in (ErrorCode.none, ErrorCode.not_enough_replicas_after_append)
+        assert [value for _, value in read_all(cluster.bootstrap, "t", 1)[0]] == [b"waits"]
 
 
 def test_a_rolling_restart_costs_producers_no_error_and_no_pause_over_a_second_or_two(tmp_path: Path) -> None:

@@ -98,6 +98,26 @@ def test_a_replica_that_lost_its_storage_neither_stands_nor_counts_r1(play: Call
     play(scenario)
 
 
+def test_clients_are_not_sent_to_a_leader_that_was_just_lost(play: Callable[..., None]) -> None:
+    """librdkafka that is told of a dead leader waits for that one, and asks again much later."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert backup.replicator is not None
+        assert not backup.replicator.doubts(world.key, leader.number)
+        for metadata in world.brokers.values():
+            metadata.metadata.away = True  # nobody can be elected
+        leader.crash()
+        await asyncio.sleep(0.4)
+        assert backup.replicator.doubts(world.key, leader.number)
+        assert not backup.replicator.doubts(world.key, backup.number)
+        await asyncio.sleep(2)
+        assert not backup.replicator.doubts(world.key, leader.number), "only for a while: it may be us"
+
+    play(scenario)
+
+
 def test_a_leader_that_lost_its_storage_leaves_it_to_the_others_r1(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         leader = await world.leading()

@@ -79,11 +79,15 @@ class MetadataHandlers:
     def _describe(self, topic: Topic) -> Tree:
         served = self._context.catalog.by_name.get(topic.name)
         own = self._context.broker_id
+        cluster = self._context.cluster
         partitions = []
         for index, info in enumerate(topic.partitions):
             here = served.replicas.get(index) if served is not None and info.leader == own else None
             damaged = here is not None and here.damage is not None
-            vacant = damaged or info.leader < 0
+            doubted = cluster is not None and cluster.replicator.doubts(
+                (topic.topic_id.bytes, index), info.leader
+            )
+            vacant = damaged or doubted or info.leader < 0
             partitions.append(
                 {
                     "error_code": ErrorCode.leader_not_available if vacant else ErrorCode.none,

@@ -37,6 +37,8 @@ TICK: Final = 0.025
 HEARTBEAT: Final = 0.05
 RETRY: Final = 0.1
 PATROL: Final = 0.25
+IN_DOUBT: Final = 1.0
+"""Seconds for which clients are not sent to a lost leader; by then there is another, or it is back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Replicator:
         self._on_leading = on_leading
         self._on_ended = on_ended
         self._on_topic = on_topic
+        self._lost: dict[PartitionKey, tuple[int, float]] = {}
+        """Leaders that this broker has lost, and when."""
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -551,8 +555,14 @@ class Replicator:
         for replica in attached:
             replica.attachment = None
             replica.idle_since = self.now()
+            self._lost[replica.key] = (inbound.broker, replica.idle_since)
             reason = f"broker {inbound.broker} {why}"
             self._loop.call_later(self._turn(replica), self._stand_against, replica, inbound.broker, reason)
+
+    def doubts(self, key: PartitionKey, leader: int) -> bool:
+        """Whether this broker has just lost that leader: a client that is told of it would wait for it."""
+        lost, at = self._lost.get(key, (NOBODY, 0.0))
+        return lost == leader and self.now() - at < IN_DOUBT
 
     def _turn(self, replica: Replica) -> float:
         """In-sync replicas stand one after the other, so that one swap mostly does."""
@@ -569,6 +579,7 @@ class Replicator:
         if replica.leadership is not None:
             self._end(replica)
         replica.attachment = attachment
+        self._lost.pop(replica.key, None)
         replica.log.on_synced = self._synced
 
     def _synced(self, partition: PartitionLog) -> None:
