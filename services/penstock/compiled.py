@@ -24,6 +24,7 @@ MODULES: Final = (
     "penstock.wire.head",
     "penstock.wire.batch",
     "penstock.wire.produce",
+    "penstock.wire.wakeup",
     "penstock.shm.memory",
     "penstock.log.index",
     "penstock.log.producers",

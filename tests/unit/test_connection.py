@@ -11,8 +11,9 @@ import pytest
 import uvloop
 
 from penstock.broker.buffers import BufferPool
-from penstock.broker.connection import MOST_AT_ONCE, OWN_BUFFER, Connection
+from penstock.broker.connection import OWN_BUFFER, Connection
 from penstock.broker.reply import Answer, Later, Reply
+from penstock.wire.wakeup import MOST_AT_ONCE
 
 SIZES = (10, OWN_BUFFER + 1, 5, MOST_AT_ONCE + 77, 3_000_000, 1)
 

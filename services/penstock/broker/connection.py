@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import struct
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Final, Protocol, cast
 from penstock.broker.buffers import BufferPool
 from penstock.broker.reply import Answer, Later, Promise, Receiver, Reply
 from penstock.wire.errors import MalformedRequest
+from penstock.wire.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +28,6 @@ OWN_LIMIT: Final = 256 * 1024
 """A connection's own buffer grows up to this: borrowing one costs a copy and a system call a frame."""
 FIRST_BORROW: Final = 2 * 1024 * 1024
 """Room for Kafka's default of a mebibyte and its header: to move it once more is a copy of all of it."""
-WORTH_WAITING: Final = 16 * 1024
-MOST_AT_ONCE: Final = 256 * 1024
-"""The kernel wakes us for the rest of a frame, or this much of it: a wake-up per packet is dear."""
 _LENGTH: Final = struct.Struct(">i")
 MAX_PIPELINED: Final = 64
 PATIENCE: Final = 10.0
@@ -81,9 +78,7 @@ class Connection:
         """How far frames were handled, while a blocking request still looks at its bytes."""
         self._waits_for_buffers = False
         self._received_at = 0.0
-        self._socket: socket.socket | None = None
-        self._awaits = 1
-        """How many bytes have to be there before the kernel wakes us."""
+        self._wakeup: Wakeup | None = None
         self._slots: deque[_Slot] = deque()
         self._sent_holds: list[Reply] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,18 +100,15 @@ class Connection:
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
         self._transport.set_write_buffer_limits(high=0)
-        known = transport.get_extra_info("socket")
-        if known is not None and known.family != socket.AF_UNIX:
-            self._socket = socket.socket(fileno=known.fileno())  # uvloop's stand-in is slow to set options
+        self._wakeup = Wakeup(transport)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         self._on_open(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
-        if self._socket is not None:
-            self._socket.detach()  # the transport's to close
-            self._socket = None
+        if self._wakeup is not None:
+            self._wakeup.close()
         for task in self._tasks:
             task.cancel()
         for slot in self._slots:
@@ -187,13 +179,8 @@ class Connection:
         self._await(missing)
 
     def _await(self, missing: int) -> None:
-        """Have the kernel wake us when the rest of a frame is there, as far as there is room for it."""
-        wanted = 1
-        if missing >= WORTH_WAITING:
-            wanted = max(1, min(missing, MOST_AT_ONCE, len(self._buffer) - self._filled))
-        if wanted != self._awaits and self._socket is not None:
-            self._awaits = wanted
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        if self._wakeup is not None:
+            self._wakeup.await_rest(missing, len(self._buffer) - self._filled)
 
     def _move_to_front(self, start: int) -> None:
         rest = self._filled - start

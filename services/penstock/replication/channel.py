@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from penstock.replication.frames import HEAD, MAX_FRAME, MalformedFrame
 from penstock.wire.batch import Buffer
+from penstock.wire.wakeup import Wakeup
 
 _FIRST_BUFFER: Final = 256 << 10
 _KEPT_BUFFER: Final = 4 << 20
@@ -64,9 +65,11 @@ class TcpChannel:
         self._paused = False
         self._closed = False
         self._transport: asyncio.Transport | None = None
+        self._wakeup: Wakeup | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
+        self._wakeup = Wakeup(transport)
         self._handler = self._handler_for(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -75,7 +78,7 @@ class TcpChannel:
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes
         view = self._view
-        start = 0
+        start = missing = 0
         try:
             while self._filled - start >= _HEAD_SIZE and not self._closed:
                 length, kind = _unpack_head(view, start)
@@ -83,8 +86,10 @@ class TcpChannel:
                 if not 1 <= length <= MAX_FRAME:
                     raise MalformedFrame(f"a frame of {length} bytes")
                 if end > self._filled:
+                    missing = end - self._filled
                     if end - start > len(self._buffer):
                         self._grow(start, end - start)
+                        self._await(missing)
                         return
                     break
                 assert self._handler is not None
@@ -99,6 +104,11 @@ class TcpChannel:
         elif start and len(self._buffer) > _KEPT_BUFFER:
             self._take(bytearray(_FIRST_BUFFER))
         self._filled = rest
+        self._await(missing)
+
+    def _await(self, missing: int) -> None:
+        if self._wakeup is not None and not self._closed:
+            self._wakeup.await_rest(missing, len(self._buffer) - self._filled)
 
     def _grow(self, start: int, size: int) -> None:
         grown = bytearray(size + _FIRST_BUFFER)
@@ -115,6 +125,8 @@ class TcpChannel:
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
+        if self._wakeup is not None:
+            self._wakeup.close()
         if self._handler is not None:
             self._handler.lost()
 
