@@ -235,6 +235,10 @@ class Load:
         gaps = [(b - a) for a, b in itertools.pairwise(times) if b > moment and a < moment + 1]
         return max(gaps, default=0.0)
 
+    def longest_pause(self, since: float) -> float:
+        times = [t for t in self.times if t > since]
+        return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
+
     def finish(self) -> None:
         self._stop.set()
         self._thread.join(30)

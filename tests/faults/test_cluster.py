@@ -190,14 +190,18 @@ def test_replicas_and_leaders_move_by_command_without_an_error_for_producers(tmp
             first = cluster.partitions("t")[0]
             penstock("move-leader", "t", "0", str(first["replicas"][1]))
             assert cluster.leader("t", 0) == first["replicas"][1]
+            moment = time.monotonic()
             penstock("drain", "3")
             assert not any(3 in state["replicas"] for state in cluster.partitions("t").values())
             load.progress(300)
             assert cluster.brokers[3].stop() == 0
             load.progress(300)
+            pause = load.longest_pause(moment)
             cluster.brokers[3].start()
             penstock("rebalance")
             assert any(3 in state["replicas"] for state in cluster.partitions("t").values())
             assert "__consumer_offsets" in penstock("status")
             load.progress(300)
         check(load, read_all(cluster.bootstrap, "t", PARTITIONS))
+    print(f"longest pause while a broker was drained and stopped: {pause:.3f}")
+    assert pause < 2

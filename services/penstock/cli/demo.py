@@ -11,7 +11,7 @@ def demo(
     seconds: Annotated[float, typer.Option(help="How long each mode streams.", min=3)] = 20,
     rate: Annotated[int, typer.Option(help="Records per second that are produced.", min=1000)] = 100_000,
 ) -> None:
-    """Brokers, a producer and a PySpark job that reads by push, then by pull; live figures; a check.
+    """Brokers, a producer and a PySpark job that reads by push and by pull, in turns; live figures; a check.
 
     Two brokers, each the other's backup, if etcd is installed; a single one if not.
 

@@ -1,7 +1,7 @@
 """Failover: how long nobody is served when a leader dies, or hangs, as clients see it.
 
 An idempotent librdkafka producer with acks=all and a push reader, a partition with two replicas. A sample
-is one failover: kill -9 or SIGSTOP of the leader, the longest time around it without an acknowledgement and
+is one failover: kill -9, SIGSTOP or a clean stop of the leader, the longest time around it without an acknowledgement and
 without a record at the reader; then the broker comes back and everything is in sync again. A client
 learns that a broker hangs from its own request timeout, here 300 ms.
 """
@@ -42,7 +42,7 @@ _SILENCE: Final = 0.3
 
 
 class Subject(Experiment):
-    about = "pause of a producer and of a push reader when the leader is killed, or hangs"
+    about = "pause of a producer and of a push reader when the leader is killed, hangs or stops"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("rate", "1000", "Records a second."),
         Parameter("timeout", "300", "The producer's request timeout, ms."),
@@ -51,10 +51,11 @@ class Subject(Experiment):
         Metric("producer_pause_seconds", "s", Better.LESS),
         Metric("reader_pause_seconds", "s", Better.LESS),
     )
-    contenders = ("kill", "hang")
+    contenders = ("kill", "hang", "stop")
     goals: ClassVar[tuple[Goal, ...]] = (
         Goal("producer_pause_seconds", "kill", 1.0),
         Goal("producer_pause_seconds", "hang", 1.0),
+        Goal("producer_pause_seconds", "stop", 1.0),
     )
     repeat = 20
     quick_repeat = 3
@@ -92,16 +93,18 @@ class Subject(Experiment):
         moment = time.monotonic()
         if contender == "kill":
             victim.process.kill()
+        elif contender == "stop":
+            victim.process.stop()
         else:
             os.kill(victim.process.pid, signal.SIGSTOP)
         try:
             _wait_for(writer, moment + 0.02, _STEADY)
             _wait_for(follower, moment + 0.02, _STEADY)
         finally:
-            if contender == "kill":
-                victim.start()
-            else:
+            if contender == "hang":
                 os.kill(victim.process.pid, signal.SIGCONT)
+            else:
+                victim.start()
         if writer.failed:
             raise ProcessFailed(f"the producer failed: {writer.failed[0]}")
         return {
