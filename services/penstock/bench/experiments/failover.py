@@ -1,9 +1,9 @@
 """Failover: how long nobody is served when a leader dies, or hangs, as clients see it.
 
 An idempotent librdkafka producer with acks=all and a push reader, a partition with two replicas. A sample
-is one failover: kill -9, SIGSTOP or a clean stop of the leader, the longest time around it without an acknowledgement and
-without a record at the reader; then the broker comes back and everything is in sync again. A client
-learns that a broker hangs from its own request timeout, here 300 ms.
+is one failover: kill -9, SIGSTOP or a clean stop of the leader, the longest time around it without an
+acknowledgement and without a record at the reader; then the broker comes back and everything is in sync
+again. A client learns that a broker hangs from its own request timeout, here 300 ms.
 """
 
 from __future__ import annotations
