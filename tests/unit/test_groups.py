@@ -14,7 +14,7 @@ import typing
 from collections.abc import AsyncIterator, Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -23,6 +23,8 @@ from kio.serial import entity_writer
 
 from penstock.broker.groups import ClientInfo, GroupCoordinator, GroupSettings, GroupView, partition_for
 from penstock.broker.groups.model import Timer
+from penstock.broker.groups.takeover import take_over
+from penstock.log.partition import PartitionLog
 from penstock.wire.errors import KafkaError
 
 OK = ErrorCode.none
@@ -1492,3 +1494,30 @@ async def test_every_version_gets_an_answer_it_can_carry(api: str, version: int,
     )
     await world.timers.advance(0)
     await call
+
+
+class LedPartition:
+    """As much of a partition's log as a takeover looks at."""
+
+    def __init__(self, partition: int, term: int) -> None:
+        self.partition = partition
+        self.term = term
+        self.high_watermark = self.epoch_start = 1
+
+
+async def test_a_takeover_that_comes_too_late_leaves_the_next_one_alone(world: World) -> None:
+    """The broker led, lost it and leads again while it still reads for the first time."""
+    assert await world.commit(7) == ErrorCode.none
+    partition = world.log.partition_for("g")
+    world.coordinator.unload(partition)
+    world.log.reading.clear()
+    led = LedPartition(partition, 1)
+    first = asyncio.create_task(take_over(cast(PartitionLog, led), world.coordinator))
+    await settle()
+    led.term = 2
+    world.coordinator.unload(partition)
+    second = asyncio.create_task(take_over(cast(PartitionLog, led), world.coordinator))
+    await settle()
+    world.log.reading.set()
+    await asyncio.gather(first, second)
+    assert world.group("g").group_id == "g"

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.broker.catalog import Catalog
 from penstock.broker.context import Address, BrokerContext
 from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.takeover import take_over
 from penstock.broker.topics import OFFSETS_CONFIG, TopicKeeper
 from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
@@ -27,7 +28,6 @@ from penstock.replication.replica import Replica
 from penstock.replication.replicator import Patience, Replicator
 from penstock.settings import Settings
 from penstock.wire.errors import ErrorCode, KafkaError
-from penstock.wire.records import CorruptRecords
 
 log = logging.getLogger(__name__)
 
@@ -186,27 +186,11 @@ class ClusterNode:
 
     def _leading(self, partition: PartitionLog) -> None:
         if partition.topic == OFFSETS_TOPIC:
-            self._spawn(self._load_groups(partition))
+            assert self._groups is not None
+            self._spawn(take_over(partition, self._groups))
 
     def _ended(self, partition: PartitionLog) -> None:
         if partition.topic == OFFSETS_TOPIC and self._groups is not None:
-            self._groups.unload(partition.partition)
-
-    async def _load_groups(self, partition: PartitionLog) -> None:
-        """A coordinator knows all that the last one acknowledged before it answers (rule R12)."""
-        assert self._groups is not None
-        term = partition.term
-        while partition.high_watermark < partition.epoch_start:
-            moved = asyncio.Event()
-            partition.wait(moved.set)
-            await moved.wait()
-            if partition.term != term:
-                return
-        try:
-            await self._groups.load(partition.partition)
-        except (CorruptRecords, KafkaError) as error:
-            log.error("group offsets: partition %d can't be loaded: %s", partition.partition, error)
-        if partition.term != term:
             self._groups.unload(partition.partition)
 
 

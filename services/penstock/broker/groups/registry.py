@@ -79,7 +79,7 @@ class Registry:
             return []
         owned = self._owned[partition] = _Owned()
         try:
-            groups = await self._read(partition)
+            groups = await self._read(partition, owned)
         except BaseException:
             self._release(partition, owned)
             raise
@@ -110,10 +110,12 @@ class Registry:
         if self._owned.get(partition) is owned:
             del self._owned[partition]
 
-    async def _read(self, partition: int) -> dict[str, Group]:
+    async def _read(self, partition: int, owned: _Owned) -> dict[str, Group]:
         stored: dict[str, StoredGroup] = {}
         offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         async for batch in self._log.read(partition):
+            if self._owned.get(partition) is not owned:
+                break  # it went to another broker meanwhile
             if read_header(batch).is_control:
                 continue
             for record in decode_records(batch):
