@@ -6,6 +6,8 @@ on a machine with two CPUs the producers need one of them, so that there is litt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.bench import replicas
 from penstock.bench.experiment import Better, Figures, Metric, Parameter, Plot, Variant
 from penstock.bench.experiments import ingest
@@ -34,6 +36,9 @@ class Subject(ingest.Subject):
     seconds = 4.0
     repeat = 3
     quick_repeat = 1
+
+    def variants(self) -> Sequence[Variant]:
+        return [{"chunk": chunk} for chunk in self.options.texts("chunk")]
 
     def start(self, contender: str) -> None:
         count = int(contender.split()[0])
