@@ -18,24 +18,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.bench.experiment import Better
+from penstock.bench.experiment import Better, load
 from penstock.bench.statistics import ratio
 
 ENOUGH: Final = 0.9
 CONTENDERS: Final = ("push", "pull")
-_RUN: Final = f"""
-from penstock.bench import experiment
-from penstock.cli.main import app
-subject = experiment.load(__import__("sys").argv[2])
-subject.contenders = tuple(name for name in subject.contenders if name in {CONTENDERS})
-app()
-"""
 PLACES: Final = {
-    "host": (sys.executable, "-c", _RUN),
-    "container": (
-        *("docker", "compose", "--profile", "bench", "run", "--rm", "-T"),
-        *("--entrypoint", "env -u PENSTOCK_CURSORS_DIR python", "bench", "-c", _RUN),
-    ),
+    "host": (sys.executable, "-m", "penstock.cli.main", "bench"),
+    "container": ("docker", "compose", "--profile", "bench", "run", "--rm", "-T", "bench"),
 }
 
 Samples = dict[tuple[str, str, str], list[float]]
@@ -43,8 +33,12 @@ Samples = dict[tuple[str, str, str], list[float]]
 
 
 def measure(place: str, experiment: list[str]) -> dict[str, Any]:
+    ours = [name for name in CONTENDERS if name in load(experiment[0]).contenders]
     done = subprocess.run(
-        [*PLACES[place], "bench", *experiment, "--json"], stdout=subprocess.PIPE, text=True, check=True
+        [*PLACES[place], *experiment, "--contenders", ",".join(ours), "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     return result

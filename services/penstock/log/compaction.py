@@ -9,12 +9,12 @@ How far cleaning got is saved first: after a crash the memory of cleaned segment
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import NamedTuple
 
 from penstock.log.index import SparseIndex
 from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
+from penstock.log.spares import SpareFiles
 from penstock.log.writebehind import WriteBehind
 from penstock.wire import batch
 from penstock.wire.records import Compression, Record, decode_records, encode_batch
@@ -73,7 +73,12 @@ async def compact(partition: PartitionLog, write_behind: WriteBehind, now_ms: in
                 if record.key is not None:
                     latest[record.key] = record.offset
         for segment in segments:
-            results.append(_Cleaned(segment, _rewrite(segment, latest, tombstone_horizon, last_of_producer)))
+            results.append(
+                _Cleaned(
+                    segment,
+                    _rewrite(segment, latest, tombstone_horizon, last_of_producer, write_behind.spares),
+                )
+            )
 
     await write_behind.on_thread(work)
     for old, new in results:
@@ -92,7 +97,11 @@ def _records_of(segment: Segment) -> list[tuple[batch.BatchHeader, Record]]:
 
 
 def _rewrite(
-    segment: Segment, latest: dict[bytes, int], tombstone_horizon: int, last_of_producer: dict[int, int]
+    segment: Segment,
+    latest: dict[bytes, int],
+    tombstone_horizon: int,
+    last_of_producer: dict[int, int],
+    spares: SpareFiles,
 ) -> Segment:
     """Write the segment without what is superseded, rename it over the old file."""
     content = segment.read_file()
@@ -147,11 +156,5 @@ def _rewrite(
     cleaned.sealed = True
     cleaned.index = SparseIndex.build(body, 0, len(body))
     cleaned.is_read = True  # through the segment it replaces: its path is the same
-    cleaned.finish_file(_write_index)
+    cleaned.finish_file(spares)
     return cleaned
-
-
-def _write_index(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(content)
-    temporary.rename(path)

@@ -258,7 +258,7 @@ def _cold_segments(
 
 def _walk_file(segment: Segment, *, newest: bool) -> None:
     """Check every batch of a file; cut what is torn from the newest, report damage in any other."""
-    content = segment.path.read_bytes()
+    content = segment.read_file()
     segment.index = SparseIndex()
     end = 0
     segment.next_offset = segment.base_offset
@@ -290,7 +290,7 @@ def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
     start = 0
     for at in range(len(segments) - 1, 0, -1):
         try:
-            snapshot = ProducerTable.decode(segments[at].producers_path.read_bytes())
+            snapshot = ProducerTable.decode(segments[at].read_producers_file())
         except OSError:
             snapshot = None
         if snapshot is not None:
@@ -300,7 +300,7 @@ def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
         if segment.memory is not None:
             located = segment.walk()
         else:
-            content = segment.path.read_bytes()
+            content = segment.read_file()
             located = batch.walk(content, 0, len(content))
         for _, header in located:
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:

@@ -8,7 +8,7 @@ record batches, which is also Kafka's own file format, with its index beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -239,10 +239,10 @@ class Segment:
         if self.descriptor >= 0:
             os.fdatasync(self.descriptor)
 
-    def finish_file(self, write: Callable[[Path, bytes], None]) -> None:
+    def finish_file(self, spares: SpareFiles) -> None:
         """All bytes are there: write the index and let the file go."""
         if self.index is not None:
-            write(self.index_path, self.index.encode(self.summary()))
+            spares.write(self.index_path, self.index.encode(self.summary()))
         self.close_file()
 
     def close_file(self) -> None:
@@ -279,6 +279,10 @@ class Segment:
     def read_file(self) -> bytes:
         self.is_read = True
         return self.path.read_bytes()
+
+    def read_producers_file(self) -> bytes:
+        self.is_read = True
+        return self.producers_path.read_bytes()
 
     def read_cold(self, offset: int, limit: int) -> bytes:
         """Whole batches from the one that holds `offset` on, `limit` bytes or one batch."""

@@ -96,8 +96,7 @@ class LogStore:
         self.pool = SegmentPool(self.memory_directory / "pool", memory_budget)
         self.logs: dict[PartitionKey, PartitionLog] = {}
         self.state = LocalState(disk_root / "local.db")
-        self._spares = SpareFiles(disk_root / "spare")
-        self.write_behind = WriteBehind(self.state, self._spares, self._record_of)
+        self.write_behind = WriteBehind(self.state, SpareFiles(disk_root / "spare"), self._record_of)
         self.evictions = 0
         self.progress = "the log is being brought back"
         """How far a start has come, in words."""
@@ -288,7 +287,7 @@ class LogStore:
 
     def _delete_later(self, segments: list[Segment]) -> None:
         for segment in segments:
-            self.write_behind.soon(partial(segment.delete_files, self._spares))
+            self.write_behind.soon(partial(segment.delete_files, self.write_behind.spares))
 
     async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None:
         """This broker has no replica of it any more."""
@@ -379,7 +378,7 @@ class LogStore:
 
             def remove() -> None:
                 for segment in segments:
-                    segment.delete_files(self._spares)
+                    segment.delete_files(self.write_behind.spares)
 
             await self.write_behind.on_thread(remove)
 

@@ -59,7 +59,7 @@ class WriteBehind:
         self, state: LocalState, spares: SpareFiles, record_of: Callable[[PartitionLog], PartitionRecord]
     ) -> None:
         self._state = state
-        self._spares = spares
+        self.spares = spares
         self._record_of = record_of
         self._dirty: list[PartitionLog] = []
         self._files: list[tuple[Path, bytes]] = []
@@ -205,16 +205,16 @@ class WriteBehind:
         try:
             for copy in work.copies:
                 if copy.start == 0 and copy.segment.descriptor < 0:
-                    copy.segment.descriptor = self._spares.create(copy.segment.path)
+                    copy.segment.descriptor = self.spares.create(copy.segment.path)
                 copy.segment.write_from(copy.memory, copy.start, copy.end)
                 self.bytes_written += copy.end - copy.start
             for path, content in work.files:
-                self._spares.write(path, content)
+                self.spares.write(path, content)
             for segment in work.syncs:
                 segment.sync()
             for copy in work.copies:
                 if copy.finish:
-                    copy.segment.finish_file(self._spares.write)
+                    copy.segment.finish_file(self.spares)
             self._state.save(work.records)
         except OSError as error:
             return error
