@@ -45,7 +45,7 @@ class Release:
 
     def _helm(self, verb: str, *arguments: str) -> str:
         return run(
-            *("helm", verb, "it", *arguments, "--namespace", NAMESPACE, "--timeout", "5m"), timeout=320
+            *("helm", verb, "it", *arguments, "--namespace", NAMESPACE, "--timeout", "8m"), timeout=500
         )
 
     def install(self) -> None:
@@ -75,7 +75,7 @@ class Release:
         pods = self.pods("broker")
         return len(pods) == 2 and all(_is_ready(pod) for pod in pods)
 
-    def wait_ready(self, timeout: float = 180) -> None:
+    def wait_ready(self, timeout: float = 240) -> None:
         eventually(self.ready, timeout, 0.5)
 
     @property
@@ -91,7 +91,7 @@ class Release:
 
     def leader(self, topic: str, partition: int) -> int:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, **QUIET})
-        leader: int = admin.list_topics(topic, timeout=30).topics[topic].partitions[partition].leader
+        leader: int = admin.list_topics(topic, timeout=60).topics[topic].partitions[partition].leader
         return leader
 
     def metrics(self, pod: str, port: int) -> dict[str, float]:

@@ -53,7 +53,7 @@ class Deployment:
     def servers(self) -> str:
         return f"127.0.0.1:{self.ports['BROKER_A_PORT']},127.0.0.1:{self.ports['BROKER_B_PORT']}"
 
-    def compose(self, *arguments: str, timeout: float = 120, **variables: str) -> str:
+    def compose(self, *arguments: str, timeout: float = 240, **variables: str) -> str:
         return run("docker", "compose", *arguments, timeout=timeout, env={**self.environment, **variables})
 
     def build(self) -> None:
@@ -63,11 +63,11 @@ class Deployment:
 
     def up(self, *services: str, **variables: str) -> None:
         self.compose(
-            "up", "-d", "--no-build", "--wait", "--wait-timeout", "240", *services, timeout=300, **variables
+            "up", "-d", "--no-build", "--wait", "--wait-timeout", "480", *services, timeout=540, **variables
         )
 
     def down(self) -> None:
-        self.compose("--profile", "*", "down", "-v", "--remove-orphans", "--timeout", "5", timeout=180)
+        self.compose("--profile", "*", "down", "-v", "--remove-orphans", "--timeout", "5", timeout=300)
 
     def keep_logs(self) -> None:
         folder = ROOT / "artifacts" / "compose"
@@ -102,7 +102,7 @@ class Deployment:
         state = self.inspect(service)["State"]
         return bool(state["Running"] and state["Health"]["Status"] == "healthy")
 
-    def await_healthy(self, service: str, timeout: float = 60) -> None:
+    def await_healthy(self, service: str, timeout: float = 240) -> None:
         eventually(lambda: self.is_healthy(service), timeout, 0.5)
 
     def copy(self, service: str, path: str, target: Path) -> Path:
@@ -139,7 +139,7 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text[:26].rstrip("Z") + "+00:00")
 
 
-def run(*command: str, timeout: float = 60, env: dict[str, str] | None = None) -> str:
+def run(*command: str, timeout: float = 120, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL
     )

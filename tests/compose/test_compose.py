@@ -22,7 +22,7 @@ from topics import Topic
 import archive
 from harness import eventually
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 
 SERVICES = (
     "etcd",
@@ -34,8 +34,9 @@ SERVICES = (
     "job",
     "producer",
 )
-LONGEST_START = 15.0
-"""What a test may see on a machine that does other things too; docs/deployment.md has what was measured."""
+# What a test allows on a machine that does other things too; docs/deployment.md has what was measured.
+LONGEST_START = 60.0
+PATIENCE = 240.0
 PANELS = ROOT / "grafana" / "check_panels.py"
 
 
@@ -57,29 +58,32 @@ def numbers(deployment: Deployment) -> Iterator[Numbers]:
 
 def acknowledges_more(numbers: Numbers, count: int = 500) -> None:
     goal = len(numbers.acknowledged) + count
-    eventually(lambda: len(numbers.acknowledged) >= goal, 180, 0.2)
+    eventually(lambda: len(numbers.acknowledged) >= goal, PATIENCE, 0.2)
+
+
+def reads_only_by(deployment: Deployment, way: str, count: int) -> None:
+    """Until the job has taken so many records this way, and meanwhile none the other way."""
+    other = {"push": "pull", "pull": "push"}[way]
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        # In this order: a batch that ends between the two looks must not hide its strays.
+        strays = deployment.read_by(other)
+        before = deployment.read_by(way)
+        eventually(
+            lambda before=before, strays=strays: (
+                deployment.read_by(way) >= before + count or deployment.read_by(other) != strays
+            ),
+            PATIENCE,
+            0.5,
+        )
+        if before > 0 and deployment.read_by(other) == strays:
+            return
+        assert time.monotonic() < deadline, f"{deployment.read_by(other) - strays} records came by {other}"
 
 
 def grows(deployment: Deployment, way: str, by: int = 500) -> None:
     before = deployment.read_by(way)
-    eventually(lambda: deployment.read_by(way) >= before + by, 240, 0.5)
-
-
-def reads_by_push_only(deployment: Deployment) -> None:
-    """The job takes a thousand records and more by push, and meanwhile none by pull."""
-    deadline = time.monotonic() + 240
-    while True:
-        pushed, pulled = deployment.read_by("push"), deployment.read_by("pull")
-        eventually(
-            lambda pushed=pushed, pulled=pulled: (
-                deployment.read_by("push") >= pushed + 1500 or deployment.read_by("pull") != pulled
-            ),
-            240,
-            0.5,
-        )
-        if pushed > 0 and deployment.read_by("pull") == pulled:
-            return
-        assert time.monotonic() < deadline, f"{deployment.read_by('pull') - pulled} records came by pull"
+    eventually(lambda: deployment.read_by(way) >= before + by, PATIENCE, 0.5)
 
 
 @pytest.mark.timeout(2400)
@@ -121,27 +125,23 @@ def test_a_worker_can_not_write_the_log(deployment: Deployment, numbers: Numbers
 
 
 def test_the_job_reads_by_push_from_both_nodes(deployment: Deployment, numbers: Numbers) -> None:
-    reads_by_push_only(deployment)
+    reads_only_by(deployment, "push", 1500)
     for broker in ("BROKER_A_HTTP_PORT", "BROKER_B_HTTP_PORT"):
         eventually(
             lambda broker=broker: (
                 deployment.metric(broker, "penstock_topic_records_out_total", topic="numbers", way="push") > 0
             ),
-            30,
+            PATIENCE,
             0.5,
         )
 
 
 def test_the_producer_produces(deployment: Deployment, numbers: Numbers) -> None:
-    topic = "penstock_topic_records_in_total"
-    before = deployment.metric("BROKER_A_HTTP_PORT", topic, topic="events")
-    eventually(lambda: deployment.metric("BROKER_A_HTTP_PORT", topic, topic="events") > before + 500, 30, 0.5)
+    def produced() -> float:
+        return deployment.metric("BROKER_A_HTTP_PORT", "penstock_topic_records_in_total", topic="events")
 
-
-def pulls_only(deployment: Deployment) -> bool:
-    pushed = deployment.read_by("push")
-    grows(deployment, "pull")
-    return deployment.read_by("push") == pushed
+    before = produced()
+    eventually(lambda: produced() > before + 500, PATIENCE, 0.5)
 
 
 def test_without_its_broker_a_worker_pulls_from_the_other(deployment: Deployment, numbers: Numbers) -> None:
@@ -150,29 +150,29 @@ def test_without_its_broker_a_worker_pulls_from_the_other(deployment: Deployment
     run("docker", "update", "--restart=no", broker)
     deployment.kill("broker-a")
     acknowledges_more(numbers)
-    eventually(lambda: pulls_only(deployment), 30, 0)  # what was in memory is pushed to the last record
+    reads_only_by(deployment, "pull", 3000)  # after the last record that was in memory
 
     run("docker", "update", "--restart=unless-stopped", broker)
     deployment.up("broker-a")
     grows(deployment, "push")
     deployment.up("spark-worker-b")
-    reads_by_push_only(deployment)
+    reads_only_by(deployment, "push", 1500)
 
 
 def test_a_killed_broker_returns_by_itself(deployment: Deployment, numbers: Numbers) -> None:
     before = deployment.inspect("broker-b")["State"]["StartedAt"]
     deployment.kill("broker-b")
     acknowledges_more(numbers)
-    eventually(lambda: deployment.inspect("broker-b")["State"]["StartedAt"] != before, 30, 0.2)
+    eventually(lambda: deployment.inspect("broker-b")["State"]["StartedAt"] != before, PATIENCE, 0.2)
     deployment.await_healthy("broker-b")
-    reads_by_push_only(deployment)
+    reads_only_by(deployment, "push", 1500)
 
 
 def test_a_killed_worker_returns_by_itself(deployment: Deployment, numbers: Numbers) -> None:
     before = deployment.inspect("spark-worker-a")["State"]["StartedAt"]
     deployment.kill("spark-worker-a")
-    eventually(lambda: deployment.inspect("spark-worker-a")["State"]["StartedAt"] != before, 30, 0.2)
-    reads_by_push_only(deployment)
+    eventually(lambda: deployment.inspect("spark-worker-a")["State"]["StartedAt"] != before, PATIENCE, 0.2)
+    reads_only_by(deployment, "push", 1500)
 
 
 def test_records_flow_while_etcd_restarts(deployment: Deployment, numbers: Numbers) -> None:
@@ -183,10 +183,10 @@ def test_records_flow_while_etcd_restarts(deployment: Deployment, numbers: Numbe
 
 
 def test_everything_stops_and_starts_again(deployment: Deployment, numbers: Numbers) -> None:
-    deployment.compose("stop", timeout=180)
+    deployment.compose("stop")
     deployment.up()
     acknowledges_more(numbers)
-    reads_by_push_only(deployment)
+    reads_only_by(deployment, "push", 1500)
 
 
 def test_every_acknowledged_record_was_delivered_once(
@@ -200,7 +200,13 @@ def test_every_acknowledged_record_was_delivered_once(
         folder = tmp_path / str(time.monotonic_ns())
         return archive.read(deployment.copy("job", "/jobs/archive", folder))
 
-    eventually(lambda: acknowledged <= {int(kept.value) for kept in archived()}, 60, 2)
+    def complete() -> bool:
+        try:
+            return acknowledged <= {int(kept.value) for kept in archived()}
+        except FileNotFoundError:  # copied while Spark was writing: its log names a file that came later
+            return False
+
+    eventually(complete, PATIENCE, 2)
     kept = archived()
     assert not [value for value, times in Counter(int(k.value) for k in kept).items() if times > 1]
     places = Counter((record.partition, record.offset) for record in kept)
@@ -224,7 +230,7 @@ def test_every_panel_has_data(deployment: Deployment, numbers: Numbers) -> None:
         (ROOT / "artifacts" / "compose" / "panels.txt").write_text(done.stdout + done.stderr)
         return done.returncode == 0
 
-    eventually(complete, 120, 5)
+    eventually(complete, PATIENCE, 5)
 
 
 def test_down_leaves_nothing(deployment: Deployment) -> None:

@@ -19,8 +19,9 @@ from kube_release import JOB, NAMESPACE, Pause, Release, TimedLoad
 
 pytestmark = pytest.mark.k8s
 PARTITIONS = 4
-LONGEST_PAUSE = 5.0
-"""What a test may see on a machine that does other things too; docs/kubernetes.md has what was measured."""
+# What a test allows on a machine that does other things too; docs/kubernetes.md has what was measured.
+LONGEST_PAUSE = 15.0
+PATIENCE = 240.0
 
 
 @contextmanager
@@ -29,9 +30,9 @@ def under_load(release: Release, topic: str) -> Iterator[TimedLoad]:
     release.create(topic, PARTITIONS)
     load = TimedLoad(release, topic, PARTITIONS)
     load.start()
-    load.progress(1000)
+    load.progress(1000, PATIENCE)
     yield load
-    load.progress(1000)
+    load.progress(1000, PATIENCE)
     load.finish()
     total = check(load, read_all(release.bootstrap, topic, PARTITIONS))
     print(f"\n{topic}: {total} acknowledged records, each there once")
@@ -80,9 +81,9 @@ def test_a_job_from_the_values_reads_by_push(release: Release) -> None:
     release.jobs = [JOB]
     release.upgrade("test")
     load = TimedLoad(release, "events", PARTITIONS).start()
-    eventually(lambda: release.read_by("push") > 1000, 240, 1)
+    eventually(lambda: release.read_by("push") > 1000, PATIENCE, 1)
     load.finish()
-    eventually(lambda: release.read_by("push") + release.read_by("pull") >= load.count, 120, 1)
+    eventually(lambda: release.read_by("push") + release.read_by("pull") >= load.count, PATIENCE, 1)
     ways = {way: release.read_by(way) for way in ("push", "pull")}
     print(f"\nof {load.count} records the job read {ways['push']:.0f} by push, {ways['pull']:.0f} by pull")
     # Pulled are those that were there before an executor was beside each broker.
@@ -98,8 +99,8 @@ def test_a_brokers_process_killed_under_load(release: Release) -> None:
         before = release.pod_ids()
         moment = time.monotonic()
         release.kill_container(victim, "broker")
-        load.progress(5000, 60)
-        eventually(lambda: _restarts(release, victim) >= 1, 60, 0.5)
+        load.progress(5000, PATIENCE)
+        eventually(lambda: _restarts(release, victim) >= 1, PATIENCE, 0.5)
         release.wait_ready()
         assert release.pod_ids() == before
         print(f"\nkill -9 of a broker: ready again after {time.monotonic() - moment:.1f} s", end="")
@@ -114,8 +115,8 @@ def test_a_pod_killed_under_load(release: Release) -> None:
         before = release.pod_ids()
         moment = time.monotonic()
         kubectl("delete", "pod", victim, "--namespace", NAMESPACE, "--force", "--grace-period=0")
-        load.progress(5000, 60)
-        eventually(lambda: release.pod_ids().get(victim, before[victim]) != before[victim], 60, 0.5)
+        load.progress(5000, PATIENCE)
+        eventually(lambda: release.pod_ids().get(victim, before[victim]) != before[victim], PATIENCE, 0.5)
         release.wait_ready()
         print(f"\na pod killed: ready again after {time.monotonic() - moment:.1f} s", end="")
         print(f", pauses {shown(load.pauses(moment))}", end="")
@@ -139,16 +140,17 @@ def test_a_node_drained_under_load(release: Release) -> None:
             text=True,
         )
         try:
-            said, _ = drain.communicate(timeout=60)
+            said, _ = drain.communicate(timeout=PATIENCE)
             assert drain.returncode != 0
             assert "violate the pod's disruption budget" in said
             left = [
                 pod
                 for pod in release.pods("broker")
                 if before[pod["metadata"]["name"]] == pod["metadata"]["uid"]
+                and "deletionTimestamp" not in pod["metadata"]
             ]
             assert len(left) == 1
-            load.progress(1000)
+            load.progress(1000, PATIENCE)
         finally:
             kubectl("uncordon", node)
         release.wait_ready()
@@ -164,7 +166,7 @@ def test_upgrade_and_rollback_under_load(release: Release) -> None:
             change()
             release.wait_ready()
             took = time.monotonic() - moment
-            load.progress(1000)
+            load.progress(1000, PATIENCE)
             images = {c["image"] for pod in release.pods("broker") for c in pod["spec"]["containers"]}
             assert images == {f"penstock:{tag}"}
             after = release.pod_ids()
@@ -179,12 +181,12 @@ def test_push_goes_on_after_all_that(release: Release) -> None:
     # Only what is new can come by push: what was there before is on disk since its brokers' memory went.
     before = release.read_by("push")
     load = TimedLoad(release, "events", PARTITIONS).start()
-    eventually(lambda: release.read_by("push") > before + 1000, 240, 1)
+    eventually(lambda: release.read_by("push") > before + 1000, PATIENCE, 1)
     load.finish()
 
 
 def test_uninstall_leaves_nothing(release: Release) -> None:
-    run("helm", "uninstall", "it", "--namespace", NAMESPACE, "--wait", "--timeout", "3m")
+    run("helm", "uninstall", "it", "--namespace", NAMESPACE, "--wait", "--timeout", "4m")
     kinds = "all,pvc,configmaps,secrets,serviceaccounts,networkpolicies,poddisruptionbudgets,endpointslices"
 
     def left() -> list[str]:
@@ -194,7 +196,7 @@ def test_uninstall_leaves_nothing(release: Release) -> None:
             name for name in names if name not in ("ServiceAccount/default", "ConfigMap/kube-root-ca.crt")
         ]
 
-    eventually(lambda: not left(), 120, 1)
+    eventually(lambda: not left(), PATIENCE, 1)
 
 
 def _restarts(release: Release, pod: str) -> int:
