@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+import socket
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +135,26 @@ def test_memory_may_be_mounted_elsewhere(
     assert pushed.sources[0].metrics["pushRecords"] == str(RECORDS)
     (pulled,) = stream(spark, topic, tmp_path / "b", **{option: str(tmp_path / "nowhere")})
     assert pulled.sources[0].metrics["pullRecords"] == str(RECORDS)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address that nothing comes back from, as that of a machine that is gone: its queue is full."""
+    with socket.socket() as door, contextlib.ExitStack() as callers:
+        door.bind(("127.0.0.1", 0))
+        door.listen(0)
+        for _ in range(4):
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(door.getsockname())
+        yield f"127.0.0.1:{door.getsockname()[1]}"
+
+
+def test_a_server_that_is_silent_holds_nobody_up(spark: SparkSession, topic: Topic, silent: str) -> None:
+    servers = {"kafka.bootstrap.servers": f"{silent},{topic.servers}", "kafka.request.timeout.ms": "250000"}
+    started = time.monotonic()
+    assert len(read(spark, topic, **servers).select("value").collect()) == RECORDS
+    assert time.monotonic() - started < 120
 
 
 def test_new_partitions_join_a_running_query(

@@ -86,7 +86,7 @@ public final class Cluster {
         connection.close();
       }
     }
-    return new Connection(endpoint, settings.clientId(), settings.requestTimeoutMs());
+    return new Connection(endpoint, settings);
   }
 
   void giveBack(Connection connection) {

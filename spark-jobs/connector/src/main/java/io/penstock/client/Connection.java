@@ -33,9 +33,9 @@ final class Connection implements Closeable {
   private int received;
   long idleSince;
 
-  Connection(Endpoint endpoint, String clientId, long timeoutMs) throws IOException {
+  Connection(Endpoint endpoint, Settings settings) throws IOException {
     this.endpoint = endpoint;
-    this.clientId = clientId;
+    this.clientId = settings.clientId();
     this.channel = SocketChannel.open();
     this.selector = Selector.open();
     try {
@@ -43,12 +43,12 @@ final class Connection implements Closeable {
       channel.configureBlocking(false);
       SelectionKey key = channel.register(selector, SelectionKey.OP_CONNECT);
       if (!channel.connect(new InetSocketAddress(endpoint.host(), endpoint.port()))) {
-        long deadline = System.nanoTime() + timeoutMs * 1_000_000;
+        long deadline = System.nanoTime() + settings.connectTimeoutMs() * 1_000_000;
         while (!channel.finishConnect()) {
           await(key, SelectionKey.OP_CONNECT, deadline);
         }
       }
-      greet(timeoutMs);
+      greet(settings.requestTimeoutMs());
     } catch (IOException | RuntimeException e) {
       close();
       throw e instanceof IOException io ? io : new IOException("can't connect to " + endpoint + ": " + e, e);

@@ -8,6 +8,7 @@ public record Settings(
     String clientId,
     boolean wantsMemory,
     String shmRoot,
+    long connectTimeoutMs,
     long requestTimeoutMs,
     long patienceMs,
     int fetchBytes)

@@ -20,7 +20,8 @@ final class SinkOptions implements Serializable {
       "topic", "includeheaders", "penstock.bootstrap.servers", "checkpointlocation", "queryname", "path",
       "asyncprogresstrackingenabled", "asyncprogresstrackingcheckpointintervalms");
   private static final Set<String> HEEDED = Set.of(
-      "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms",
+      "kafka.bootstrap.servers", "kafka.client.id", "kafka.socket.connection.setup.timeout.ms",
+      "kafka.request.timeout.ms", "kafka.default.api.timeout.ms",
       "kafka.security.protocol", "kafka.compression.type", "kafka.batch.size", "kafka.buffer.memory",
       "kafka.delivery.timeout.ms", "kafka.linger.ms");
   private static final Set<String> REFUSED = Set.of("kafka.key.serializer", "kafka.value.serializer");

@@ -41,7 +41,8 @@ final class SourceOptions implements Serializable {
 
   /** The kafka.* options that mean something here. */
   private static final Set<String> HEEDED = lowered(
-      "kafka.bootstrap.servers", "kafka.client.id", "kafka.request.timeout.ms", "kafka.default.api.timeout.ms",
+      "kafka.bootstrap.servers", "kafka.client.id", "kafka.socket.connection.setup.timeout.ms",
+      "kafka.request.timeout.ms", "kafka.default.api.timeout.ms",
       "kafka.max.partition.fetch.bytes", "kafka.security.protocol", "kafka.isolation.level");
 
   /** The source sets these itself, as Spark's does. */
@@ -51,6 +52,8 @@ final class SourceOptions implements Serializable {
 
   private static final Set<String> NAMED_IN_LOG = ConcurrentHashMap.newKeySet();
   private static final int DEFAULT_FETCH_BYTES = 4 << 20;
+  /** Kafka's clients wait 10 s; until it is over nothing is read, and a living broker's kernel answers at once. */
+  private static final int CONNECT_MS = 2_000;
 
   final Topics topics;
   final Settings settings;
@@ -156,6 +159,7 @@ final class SourceOptions implements Serializable {
         options.getOrDefault("kafka.client.id", "penstock-spark"),
         mode != Mode.PULL,
         options.get("penstock.shm.dir"),
+        options.getLong("kafka.socket.connection.setup.timeout.ms", CONNECT_MS),
         options.getLong("kafka.request.timeout.ms", 30_000),
         options.getLong("kafka.default.api.timeout.ms", 60_000),
         options.getInt("kafka.max.partition.fetch.bytes", DEFAULT_FETCH_BYTES));
