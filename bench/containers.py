@@ -4,7 +4,7 @@
     scripts/with-docker python bench/containers.py spark --query filter,pass --size 1GiB --repeat 3
 
 Whatever follows goes to `penstock bench` in both places, each time in new processes. Only our own contenders
-run: in the container there is no Apache Kafka. A topic is filled for whole seconds, so small ones differ:
+can run: in the container there is no Apache Kafka. A topic is filled for whole seconds, so small ones differ:
 compare records per second and CPU per record. Ends with 1 if push in it has less than 0.9 of the speed.
 """
 
@@ -16,13 +16,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
-from penstock.bench.experiment import Better, load
+from penstock.bench.experiment import Better
 from penstock.bench.statistics import ratio
 
 ENOUGH: Final = 0.9
-CONTENDERS: Final = ("push", "pull")
 PLACES: Final = {
     "host": (sys.executable, "-m", "penstock.cli.main", "bench"),
     "container": ("docker", "compose", "--profile", "bench", "run", "--rm", "-T", "bench"),
@@ -33,12 +33,8 @@ Samples = dict[tuple[str, str, str], list[float]]
 
 
 def measure(place: str, experiment: list[str]) -> dict[str, Any]:
-    ours = [name for name in CONTENDERS if name in load(experiment[0]).contenders]
     done = subprocess.run(
-        [*PLACES[place], *experiment, "--contenders", ",".join(ours), "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+        [*PLACES[place], *experiment, "--json"], stdout=subprocess.PIPE, text=True, check=True
     )
     result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     return result
@@ -49,6 +45,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=2, help="runs in each place (2)")
+    parser.add_argument("--contenders", default="push", help="of push and pull (push)")
     parser.add_argument("--out", type=Path, help="where every result goes, as JSON")
     args, experiment = parser.parse_known_args()
     found: dict[str, Samples] = {place: defaultdict(list) for place in PLACES}
@@ -56,7 +53,7 @@ def main() -> None:
     better: dict[str, Better] = {}
     for number in range(args.rounds):
         for place in list(PLACES)[:: 1 if number % 2 else -1]:
-            result = measure(place, experiment)
+            result = measure(place, [*experiment, "--contenders", args.contenders])
             results.append({"place": place, **result})
             if args.out is not None:
                 args.out.write_text(json.dumps(results, indent=1) + "\n")
@@ -72,8 +69,9 @@ def main() -> None:
         speed = compared.value if better[key[2]] is Better.MORE else 1 / compared.value
         slow |= key[1] == "push" and key[2] == "records_per_second" and speed < ENOUGH
         print(
-            f"{key[0]:24} {key[1]:6} {key[2]:28} container/host {compared.value:.2f} "
-            f"({compared.low:.2f} to {compared.high:.2f}), {len(theirs)} samples"
+            f"{key[0]:24} {key[1]:6} {key[2]:28} container {median(theirs):,.3f}"
+            f" / host {median(found['host'][key]):,.3f} = {compared.value:.2f}"
+            f" ({compared.low:.2f} to {compared.high:.2f}), {len(theirs)} samples"
         )
     sys.exit(slow)
 
