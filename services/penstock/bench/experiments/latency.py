@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.bench import servers
@@ -161,16 +162,17 @@ class Subject(Experiment):
         seconds = _CHANGES * batch if "batch" in variant else self.options.seconds
         writer = self._writer(server, contender, variant["query"], source, target)
         writer = writer.option("checkpointLocation", checkpoint)
-        trigger = (
-            {"processingTime": "0 seconds"} if "micro" in contender else {"realTime": f"{batch} seconds"}
-        )
+        micro = "micro" in contender
+        trigger = {"processingTime": "0 seconds"} if micro else {"realTime": f"{batch} seconds"}
         query = writer.trigger(**trigger).start()
+        # A real-time query can't say when it is done with all there is: its batch goes on.
+        await_all = query.processAllAvailable if micro else partial(_await_quiet, server, target)
         try:
             self._await_first(server, source, target, query)
             self._produce(server, source, rate, self._warm_up_seconds(contender, variant["query"]))
-            _await_quiet(server, target)
+            await_all()
             last = self._produce(server, source, rate, _LEAD_SECONDS + seconds)
-            _await_quiet(server, target)
+            await_all()
             failure = query.exception()
         finally:
             query.stop()
