@@ -159,7 +159,7 @@ def see_it_write(job: str, command: list[str], target: Topic, log: Path) -> None
             start_new_session=True,
         )
     try:
-        eventually(lambda: written() == values or running.poll() is not None, timeout=120, interval=0.5)
+        eventually(lambda: written() == values or running.poll() is not None, timeout=200, interval=0.5)
         assert running.poll() is None, log.read_text()
     finally:
         os.killpg(running.pid, signal.SIGKILL)

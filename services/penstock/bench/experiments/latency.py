@@ -2,8 +2,9 @@
 
 Every record carries the time it was meant to be sent at, so that a producer that falls behind counts as
 latency; the query adds the time at which the sink's task had it. Both are the machine's monotonic clock.
-Records of the first seconds are left out. On two CPUs Spark has one, the broker and the producer the other.
-`micro-batch` is push with the shortest trigger, to compare with.
+Every record counts: where a query with state tells of several at once (a micro-batch), it is late for each.
+First comes a warm-up, and what it left behind is worked off. On two CPUs Spark has one, the broker and the
+producer the other. `micro-batch` is push with the shortest trigger, to compare with.
 `kafka` is what a user has today: Spark's Kafka source and sink on Apache Kafka, in both ways.
 """
 
@@ -15,7 +16,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from penstock.bench import servers
 from penstock.bench.experiment import (
@@ -41,20 +43,27 @@ if TYPE_CHECKING:
 _MEMORY: Final = 1 << 30
 _PARTITIONS: Final = 2
 _KEYS: Final = 100
-_ONE_BATCH: Final = "10 minutes"
+_ONE_BATCH: Final = 3600
 _WARM_UP_SECONDS: Final = 5.0
 _FIRST_WARM_UP_SECONDS: Final = 20.0
 _QUICK_FIRST_WARM_UP_SECONDS: Final = 8.0
 """The first of a source's queries: the JVM compiles what it runs, on the CPU that is measured."""
-_SETTLE_SECONDS: Final = 2.0
+_LEAD_SECONDS: Final = 1.0
+"""Before what is measured, at the same rate: a producer's first requests are slow."""
+_QUIET_SECONDS: Final = 3.0
+"""When nothing came out for so long, the query has worked off what there was."""
+_CATCH_UP_SECONDS: Final = 60.0
+_IN_FLIGHT: Final = 5
+"""Of Kafka's Java producer. librdkafka has no bound: each record gets a request of its own however many wait,
+and a broker that falls behind once (a cold JVM) never catches up."""
 _START_SECONDS: Final = 60.0
 _PR_SET_TIMERSLACK: Final = 29
 _SINK_LINGER_MS: Final = 20
 """The stamp is taken before: what the results cost the broker should not be measured with the rest."""
-_LONG: Final = 10
-"""How much longer a run with changes of batches is than one in steady state."""
+_CHANGES: Final = 5
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 _STEADY: Final = {"run": "steady", "rate": "10000"}
+_CHANGING: Final = {"run": "changes", "rate": "10000", "batch": "60"}
 _CURVE: Final = (*(step / 20 for step in range(1, 20)), 0.97, 0.98, 0.99, 0.995, 0.999, 0.9999)
 """The shares at which the distribution is drawn."""
 _SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
@@ -68,6 +77,17 @@ _NOW: Final = "reflect('java.lang.System', 'nanoTime')"
 """Evaluated for each row, by the task that writes it; the JVM's clock is Python's monotonic one."""
 
 
+class Span(NamedTuple):
+    """The records that are measured: those due within so many seconds up to the last."""
+
+    last: int
+    seconds: float
+
+    @property
+    def since(self) -> int:
+        return self.last - int(self.seconds * 1e9)
+
+
 class Subject(Experiment):
     about = "latency from producer to Spark's sink in real time, against Spark's own Kafka source"
     parameters = (
@@ -76,9 +96,9 @@ class Subject(Experiment):
         Parameter(
             "run",
             "steady",
-            "steady: within one real-time batch; changes: batches of --batch, ten times as long.",
+            "steady: within one real-time batch, --seconds long; changes: five batches of --batch.",
         ),
-        Parameter("batch", "60 seconds", "Length of a real-time batch in --run changes."),
+        Parameter("batch", "60", "Seconds of a real-time batch in --run changes.", quick="10"),
     )
     metrics = tuple(Metric(f"latency_ms_{name}", "ms", Better.LESS) for name in _QUANTILES)
     contenders = tuple(_SOURCES)
@@ -92,7 +112,7 @@ class Subject(Experiment):
         Goal("latency_ms_p99", "push", 3.0, within=_STEADY | {"query": "stateless"}),
         Goal("latency_ms_p50", "push", 2.0, within=_STEADY | {"query": "stateful"}),
         Goal("latency_ms_p99", "push", 20.0, within=_STEADY | {"query": "stateful"}),
-        Goal("latency_ms_p99", "push", 50.0, within=_STEADY | {"query": "stateless", "run": "changes"}),
+        Goal("latency_ms_p99", "push", 50.0, within=_CHANGING | {"query": "stateless"}),
     )
     seconds = 12.0
     repeat = 1
@@ -108,8 +128,12 @@ class Subject(Experiment):
         self._producer_cpus, _ = rig.roles()
 
     def variants(self) -> Sequence[Variant]:
+        runs: dict[str, Variant] = {"steady": {}, "changes": {"batch": self.options.text("batch")}}
+        unknown = set(self.options.texts("run")) - set(runs)
+        if unknown:
+            raise ValueError(f"--run: {', '.join(sorted(unknown))} is none of {', '.join(runs)}")
         return [
-            {"query": query, "run": run, "rate": rate}
+            {"query": query, "run": run, "rate": rate, **runs[run]}
             for query in self.options.texts("query")
             for run in self.options.texts("run")
             for rate in self.options.texts("rate")
@@ -134,25 +158,31 @@ class Subject(Experiment):
         server.create_topic(source, _PARTITIONS, {})
         server.create_topic(target, 1, {})
         checkpoint = tempfile.mkdtemp(prefix="penstock-bench-checkpoint-")
-        steady = variant["run"] == "steady"
-        seconds = self.options.seconds * (1 if steady else _LONG)
-        batch = _ONE_BATCH if steady else self.options.text("batch")
+        rate, batch = int(variant["rate"]), int(variant.get("batch", _ONE_BATCH))
+        seconds = _CHANGES * batch if "batch" in variant else self.options.seconds
         writer = self._writer(server, contender, variant["query"], source, target)
         writer = writer.option("checkpointLocation", checkpoint)
-        trigger = {"processingTime": "0 seconds"} if "micro" in contender else {"realTime": batch}
+        micro = "micro" in contender
+        trigger = {"processingTime": "0 seconds"} if micro else {"realTime": f"{batch} seconds"}
         query = writer.trigger(**trigger).start()
+        # A real-time query can't say when it is done with all there is: its batch goes on.
+        await_all = query.processAllAvailable if micro else partial(_await_quiet, server, target)
         try:
             self._await_first(server, source, target, query)
-            warm_up = self._warm_up_seconds(_SOURCES[contender][0], variant["query"])
-            self._produce(server, source, int(variant["rate"]), warm_up + seconds)
-            time.sleep(_SETTLE_SECONDS)
+            self._produce(server, source, rate, self._warm_up_seconds(contender, variant["query"]))
+            await_all()
+            last = self._produce(server, source, rate, _LEAD_SECONDS + seconds)
+            await_all()
             failure = query.exception()
         finally:
             query.stop()
             shutil.rmtree(checkpoint, ignore_errors=True)
         if failure is not None:
             raise RuntimeError(f"{contender}: {failure}")
-        return self._latencies(server, target, seconds)
+        figures = self._latencies(server, target, variant["query"], rate, Span(last, seconds))
+        for topic in (source, target):
+            server.delete_topic(topic)
+        return figures
 
     def versions(self) -> dict[str, str]:
         return {name: server.version for name, server in self._servers.items()}
@@ -176,36 +206,39 @@ class Subject(Experiment):
                 raise RuntimeError(f"nothing came out within {_START_SECONDS:.0f} s: {why}")
             self._produce(server, source, 10, 0.5)
 
-    def _warm_up_seconds(self, source: str, query: str) -> float:
-        if (source, query) in self._warm:
+    def _warm_up_seconds(self, contender: str, query: str) -> float:
+        if (contender, query) in self._warm:
             return _WARM_UP_SECONDS
-        self._warm.add((source, query))
+        self._warm.add((contender, query))
         return _QUICK_FIRST_WARM_UP_SECONDS if self.options.quick else _FIRST_WARM_UP_SECONDS
 
-    def _produce(self, server: Server, topic: str, rate: int, seconds: float) -> None:
+    def _produce(self, server: Server, topic: str, rate: int, seconds: float) -> int:
+        """When the last record was due."""
         command = [sys.executable, "-m", __name__, server.address, topic, str(rate), str(seconds)]
         child = self.rig.spawn("stamps", command, server=False, cpus=self._producer_cpus)
-        child.finish(seconds + 60)
+        return int(child.finish(seconds + _CATCH_UP_SECONDS).split()[-1])
 
     def _read(self, server: Server, topic: str) -> DataFrame:
         """With our own source, whichever broker it is."""
         assert self._spark is not None
         return self._spark.read.format("penstock").options(**_at(server, topic)).load()
 
-    def _latencies(self, server: Server, target: str, seconds: float) -> Figures:
-        """Of the last seconds that were produced: what lies before is warm-up."""
-        stamps = self._read(server, target).selectExpr("split(cast(value as string), ',') as stamp")
-        stamps = stamps.selectExpr("cast(stamp[0] as long) as sent", "cast(stamp[1] as long) as seen")
-        newest = stamps.selectExpr("max(sent) as sent").first()
-        if newest is None or newest.sent is None:
-            raise RuntimeError("no record came out")
-        since = newest.sent - int(seconds * 1e9)
+    def _latencies(self, server: Server, target: str, query: str, rate: int, span: Span) -> Figures:
+        value = "split(cast(value as string), ',')"
+        stamps = self._read(server, target).selectExpr(
+            "key", f"transform({value}, each -> bigint(each)) as at"
+        )
+        stamps = stamps.selectExpr("key", "at[0] as sent", "at[1] as seen")
+        if query == "stateful":
+            stamps = _each(stamps, rate)
         shares = ", ".join(map(str, (*_QUANTILES.values(), *_CURVE)))
         quantiles = f"percentile((seen - sent) / 1e6, array({shares}))"
-        found = (
-            stamps.where(f"sent > {since}").selectExpr(f"{quantiles} as found", "count(*) as records").first()
-        )
+        within = f"sent > {span.since} and sent <= {span.last}"
+        found = stamps.where(within).selectExpr(f"{quantiles} as found", "count(*) as records").first()
         assert found is not None
+        # A record that never came out would be the latest of all. One is at the edge of the span.
+        if found.records < (expected := int(rate * span.seconds) - 1):
+            raise RuntimeError(f"{found.records} of {expected} records came out: it did not keep up")
         names = [f"latency_ms_{name}" for name in _QUANTILES] + [f"latency_ms_at_{share}" for share in _CURVE]
         return dict(zip(names, found.found, strict=True)) | {"records": float(found.records)}
 
@@ -220,6 +253,27 @@ def _end(server: Server, topic: str) -> int:
         return end
     finally:
         consumer.close()
+
+
+def _await_quiet(server: Server, topic: str) -> None:
+    """Until nothing has come out for a while; not longer than a query that keeps up would ever need."""
+    deadline = time.monotonic() + _CATCH_UP_SECONDS
+    end, since = _end(server, topic), time.monotonic()
+    while (now := time.monotonic()) - since < _QUIET_SECONDS and now < deadline:
+        time.sleep(0.5)
+        if (newer := _end(server, topic)) != end:
+            end, since = newer, time.monotonic()
+
+
+def _each(newest: DataFrame, rate: int) -> DataFrame:
+    """From the newest record of a key at a time: each of that key, seen when the first not older was told."""
+    gap = 1e9 * _KEYS / rate
+    told = "lag(max_sent) over (partition by key order by max_sent)"
+    firsts = newest.groupBy("key", "sent").agg({"seen": "min"})
+    firsts = firsts.selectExpr("key", "sent as max_sent", "`min(seen)` as seen")
+    counted = firsts.selectExpr("*", f"coalesce(bigint(round((max_sent - {told}) / {gap})), 1) as records")
+    back = f"explode(transform(sequence(0, records - 1), n -> max_sent - bigint(n * {gap}))) as sent"
+    return counted.selectExpr("seen", back)
 
 
 def _at(server: Server, topic: str | None = None) -> dict[str, str]:
@@ -239,7 +293,9 @@ def _send_stamps(address: str, topic: str, rate: int, seconds: float) -> None:
 
     # Sleeps would end 50 us late by default, and waiting awake would take a CPU from those that are measured.
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": 1})
+    producer = Producer(
+        {"bootstrap.servers": address, "linger.ms": 0, "acks": 1, "max.in.flight": _IN_FLIGHT}
+    )
     producer.list_topics(topic, 10)
     gap = 1e9 / rate
     start = time.monotonic_ns()
@@ -254,7 +310,9 @@ def _send_stamps(address: str, topic: str, rate: int, seconds: float) -> None:
             except BufferError:  # a broker that can't keep up: what is late counts from when it was due
                 producer.poll(0.01)
         producer.poll(0)
-    producer.flush(30)
+    if left := producer.flush(_CATCH_UP_SECONDS):
+        sys.exit(f"{left} records were not acknowledged")
+    print(due)
 
 
 if __name__ == "__main__":
