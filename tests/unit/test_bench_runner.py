@@ -67,13 +67,13 @@ def _fresh_calls() -> None:
     Told.calls.clear()
 
 
-def test_contenders_take_turns_and_each_pair_is_warmed_up_once(tmp_path: Path) -> None:
+def test_contenders_take_turns_once_all_are_warm(tmp_path: Path) -> None:
     runner.run("told", Told, OPTIONS, tmp_path / "r.json")
     first_variant = [call for call in Told.calls if call[2] == "1"]
     assert first_variant == [
         ("warm", "ours", "1"),
-        ("measure", "ours", "1"),
         ("warm", "theirs", "1"),
+        ("measure", "ours", "1"),
         ("measure", "theirs", "1"),
         ("measure", "theirs", "1"),
         ("measure", "ours", "1"),
@@ -85,6 +85,17 @@ def test_a_contender_that_cannot_start_is_missing_and_not_a_zero(tmp_path: Path)
     assert result.missing == {"absent": "not on this machine"}
     assert {sample.contender for sample in result.samples} == {"ours", "theirs"}
     assert ("chunk=1", "absent") not in result.medians()
+
+
+def test_what_fails_to_warm_up_is_told_and_not_measured(tmp_path: Path) -> None:
+    class Cold(Told):
+        def warm_up(self, contender: str, variant: Variant) -> None:
+            if contender == "theirs":
+                raise ProcessFailed("it froze")
+
+    result = runner.run("told", Cold, OPTIONS, tmp_path / "r.json")
+    assert {sample.contender for sample in result.samples} == {"ours"}
+    assert result.failures == [f"chunk={chunk} theirs, warming up: it froze" for chunk in (1, 2)]
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -166,6 +177,17 @@ def test_children_run_on_the_cpus_they_should_have() -> None:
         assert rig.run("load", ask).strip() == str(sorted(rig.load_cpus))
         if rig.pinned:
             assert not rig.server_cpus & rig.load_cpus
+
+
+def test_a_child_and_what_it_started_may_use_more_cpus_for_a_while() -> None:
+    script = "import subprocess as s; p = s.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    with Rig() as rig:
+        child = rig.spawn("parent", [sys.executable, "-c", script], server=False)
+        child.wait_for_line("^[0-9]+$", 10)
+        both = (child.pid, int(child.output))
+        with child.also_on(rig.server_cpus):
+            assert [os.sched_getaffinity(pid) for pid in both] == [rig.server_cpus | rig.load_cpus] * 2
+        assert [os.sched_getaffinity(pid) for pid in both] == [rig.load_cpus] * 2
 
 
 def test_a_child_is_killed_with_all_that_it_started() -> None:

@@ -48,6 +48,8 @@ _FIRST_SECONDS: Final = 1.0
 """Of every sample, left out."""
 _WARM_SECONDS: Final = 20.0
 _QUICK_WARM_SECONDS: Final = 7.0
+_RATED_SECONDS: Final = 5.0
+"""At most, until it is known what a warm reader reads on the CPUs it has."""
 _BATCH_SECONDS: Final = 2.0
 """How long a micro-batch of a consumer that fell behind may take: what a batch costs whatever its size
 should be little of it, and the last one is waited for."""
@@ -167,12 +169,15 @@ class Colocation(Experiment):
         self._servers[way.broker, way.replication] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:
-        """Spark gets faster for a while: once for each contender and query."""
+        """Spark gets faster for a while: once for each contender and query, and with every CPU there is,
+        for nobody else has anything to do yet and the JVM has much to compile."""
         way, pair = self.ways[contender], (contender, self._value(variant, "query"))
         if self._spark is not None and way.consumer in SPARK and pair not in self._rates:
             seconds = _QUICK_WARM_SECONDS if self.options.quick else _WARM_SECONDS
             server, reading = self._servers[way.broker, way.replication], self._reading(contender, variant)
-            self._rates[pair] = warm_up(self._spark, server, reading, way.consumer, seconds)
+            with self._spark.process.also_on(self.rig.server_cpus):
+                warm_up(self._spark, server, reading, way.consumer, seconds)
+            self._rates[pair] = warm_up(self._spark, server, reading, way.consumer, _RATED_SECONDS)
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         seconds = self.options.seconds

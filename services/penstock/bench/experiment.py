@@ -133,7 +133,7 @@ class Experiment(ABC):
         """Bring a contender up. Raises CannotStart if it is not to be had."""
 
     def warm_up(self, contender: str, variant: Variant) -> None:  # noqa: B027  # most need none
-        """Called once for each pair, right before its first `measure`."""
+        """Called once for each pair, before any contender is measured with that variant."""
 
     @abstractmethod
     def measure(self, contender: str, variant: Variant) -> Figures:

@@ -113,6 +113,24 @@ class Child:
             raise ProcessFailed(f"{self.name} failed: {self.output[-1000:].strip()}")
         return self.output
 
+    @contextlib.contextmanager
+    def also_on(self, cpus: frozenset[int]) -> Iterator[None]:
+        """Let it, and all it started, use these CPUs too for a while."""
+        own = os.sched_getaffinity(self.pid)
+        self._move(own | cpus)
+        try:
+            yield
+        finally:
+            self._move(own)
+
+    def _move(self, cpus: set[int]) -> None:
+        """Every thread of its session: a thread that is started meanwhile inherits what its starter has."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.getsid(int(process.name)) == self.pid:
+                    for task in (process / "task").iterdir():
+                        os.sched_setaffinity(int(task.name), cpus)
+
     def cpu_seconds(self) -> float:
         """User and system time of all its threads, ended ones included."""
         stat = Path(f"/proc/{self.pid}/stat").read_text()

@@ -1,14 +1,14 @@
 """The runner: contenders in turns, every sample kept, nothing left behind.
 
-Order of work: for each variant, for each round, each contender once, beginning with another one each
-round. The result is on disk after every sample, whatever happens next.
+Order of work: for each variant, every contender is warmed up; then, for each round, each is measured once,
+beginning with another one each round. The result is on disk after every sample, whatever happens next.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -66,7 +66,6 @@ class _Run:
         self._path = path
         self._watch = watch
         self._contenders: list[str] = []
-        self._warm: set[tuple[str, str]] = set()
         self._done = 0
         self._total = 0
         self._measuring_since = 0.0
@@ -84,28 +83,39 @@ class _Run:
         rounds = range(self._experiment.options.repeat)
         self._total = len(variants) * len(rounds) * len(self._contenders)
         self._measuring_since = time.monotonic()
-        for variant, number in itertools.product(variants, rounds):
-            shift = number % max(len(self._contenders), 1)
-            for contender in self._contenders[shift:] + self._contenders[:shift]:
-                self._try_sample(contender, variant, number)
+        for variant in variants:
+            warm = [contender for contender in self._contenders if self._is_warm(contender, variant)]
+            for number in rounds:
+                shift = number % max(len(warm), 1)
+                for contender in warm[shift:] + warm[:shift]:
+                    self._sample(contender, variant, number)
+
+    def _is_warm(self, contender: str, variant: Variant) -> bool:
+        """All are warmed up before one is measured: they share a JVM, and the first must not pay for the
+        others. One that fails is told, never counted; the others are still worth their time."""
+        self._show(f"{results.label(variant)} {contender}, warming up")
+        with self._told(f"{results.label(variant)} {contender}, warming up") as told:
+            self._experiment.warm_up(contender, variant)
+        return not told
 
     def _sample(self, contender: str, variant: Variant, number: int) -> None:
-        pair = (contender, results.label(variant))
-        self._show(f"{pair[1]} {contender}")
-        if pair not in self._warm:
-            self._experiment.warm_up(contender, variant)
-            self._warm.add(pair)
-        figures = self._experiment.measure(contender, variant)
-        self._result.samples.append(Sample(contender, variant, number, figures))
-
-    def _try_sample(self, contender: str, variant: Variant, number: int) -> None:
-        """One that fails is told, never counted; the others are still worth their time."""
-        try:
-            self._sample(contender, variant, number)
-        except (ProcessFailed, RuntimeError) as error:
-            self._result.failures.append(f"{results.label(variant)} {contender}, round {number}: {error}")
+        self._show(f"{results.label(variant)} {contender}")
+        with self._told(f"{results.label(variant)} {contender}, round {number}"):
+            figures = self._experiment.measure(contender, variant)
+            self._result.samples.append(Sample(contender, variant, number, figures))
         self._result.write(self._path)
         self._done += 1
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[list[str]]:
+        """A failure inside is noted in the result; it yields what was noted."""
+        noted: list[str] = []
+        try:
+            yield noted
+        except (ProcessFailed, RuntimeError) as error:
+            noted.append(f"{what}: {error}")
+            self._result.failures += noted
+            self._result.write(self._path)
 
     def _show(self, what: str) -> None:
         left = None
