@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from penstock.broker.buffers import BufferPool
+from penstock.broker.buffers import KEEP, BufferPool
 from penstock.broker.connection import OWN_BUFFER, Connection
 from penstock.broker.reply import Answer, Later, Reply
 from penstock.wire.wakeup import MOST_AT_ONCE
@@ -32,10 +32,10 @@ def _echo_later(frame: memoryview, connection: Connection) -> Answer:
 
 @asynccontextmanager
 async def _client(
-    dispatch: Callable[[memoryview, Connection], Answer],
+    dispatch: Callable[[memoryview, Connection], Answer], buffers: BufferPool | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     loop = asyncio.get_running_loop()
-    buffers = BufferPool(64 << 20)
+    buffers = buffers or BufferPool(64 << 20)
 
     def serve() -> Connection:
         return Connection(dispatch, buffers, 8 << 20, lambda c: None, lambda c: None)
@@ -83,3 +83,45 @@ def test_frames_back_to_back() -> None:
                 assert struct.unpack(">ii", answer)[0] == size
 
     uvloop.run(talk())
+
+
+def test_room_for_a_large_frame_is_made_at_once_for_who_has_sent_one() -> None:
+    """The first one's buffer grows with what came, whatever its length promises."""
+    buffers = BufferPool(64 << 20)
+    frame = _frame(7_000_000)
+
+    async def run() -> list[int]:
+        seen = []
+        async with _client(_echo, buffers) as (reader, writer):
+            for _ in range(2):
+                writer.write(frame[:1_000_000])
+                async with asyncio.timeout(10):
+                    while not buffers.borrowed:  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+                seen.append(buffers.borrowed)
+                writer.write(frame[1_000_000:])
+                await reader.readexactly(8)
+        return seen
+
+    first, second = uvloop.run(run())
+    assert first < len(frame) <= second
+
+
+class _Nobody:
+    def give_up_if_idle(self, seconds: float) -> None:
+        raise AssertionError
+
+
+def test_buffers_that_were_used_last_are_kept() -> None:
+    pool, holder = BufferPool(1 << 30), _Nobody()
+    for size in (KEEP // 2, KEEP // 4, KEEP // 2):
+        given = pool.borrow(size, holder)
+        assert given is not None
+        pool.give_back(given, holder)
+    small, large = pool.borrow(KEEP // 4, holder), pool.borrow(KEEP // 2, holder)
+    assert large is given
+    assert small is not None
+    assert pool.borrowed == len(small) + len(large) == KEEP // 4 + KEEP // 2
+    another = pool.borrow((8 << 20) + 100, holder)
+    assert another is not None
+    assert len(another) == 9 << 20

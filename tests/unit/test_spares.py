@@ -47,15 +47,30 @@ def test_who_is_late_finds_no_file(tmp_path: Path) -> None:
     spares.drop(old, is_read)
 
 
-def test_spares_are_few_and_gone_with_the_next_start(tmp_path: Path) -> None:
+def test_a_small_file_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
+    spares = SpareFiles(tmp_path / "spare")
+    with pytest.raises(OSError, match="No such file"):
+        spares.write(tmp_path / "no such directory" / "new", b"x")
+    assert not list((tmp_path / "spare").iterdir())
+
+
+def test_spares_are_bounded_and_used_after_the_next_start(tmp_path: Path) -> None:
     spares = SpareFiles(tmp_path / "spare")
     for at in range(KEPT + 10):
         path = tmp_path / str(at)
         path.write_bytes(b"x")
         spares.drop(path, lambda: False)
     assert len(list((tmp_path / "spare").iterdir())) == KEPT
-    SpareFiles(tmp_path / "spare")
-    assert not list((tmp_path / "spare").iterdir())
+    (tmp_path / "spare" / "0").write_bytes(b"not emptied before the crash")
+    again = SpareFiles(tmp_path / "spare")
+    inodes = {path.stat().st_ino for path in (tmp_path / "spare").iterdir()}
+    assert len(inodes) == KEPT
+    old, new = tmp_path / "old", tmp_path / "new"
+    again.write(new, b"new")
+    assert new.stat().st_ino in inodes
+    old.write_bytes(b"old")
+    again.drop(old, lambda: False)
+    assert len(list((tmp_path / "spare").iterdir())) == KEPT
 
 
 @pytest.fixture

@@ -76,6 +76,8 @@ class Connection:
         """Where the frame that outgrew the own buffer ends; 0 while frames fit."""
         self._parsed = 0
         """How far frames were handled, while a blocking request still looks at its bytes."""
+        self._largest = FIRST_BORROW
+        """The largest frame that came whole: for the next one there is room at once."""
         self._waits_for_buffers = False
         self._received_at = 0.0
         self._wakeup: Wakeup | None = None
@@ -186,6 +188,7 @@ class Connection:
         rest = self._filled - start
         if self._buffer is not self._own:
             # A borrowed buffer holds exactly one frame.
+            self._largest = max(self._largest, start)
             self._return_borrowed()
         elif rest:
             self._own[:rest] = self._own[start : self._filled]
@@ -193,14 +196,15 @@ class Connection:
         self._parsed = 0
 
     def _grow(self, start: int, size: int) -> None:
-        """Go on with the frame at `start` in a larger buffer: the promised size, or twice what came."""
+        """Go on with the frame at `start` in a larger buffer: the promised size, but at most twice what came,
+        or what this client has shown to send."""
         received = self._filled - start
         if self._buffer is self._own and size <= OWN_LIMIT and self._enlarge(start, size):
             return
         self._frame_end = size
         if self._buffer is not self._own and received < len(self._buffer):
             return
-        wanted = min(size, max(FIRST_BORROW, 2 * received))
+        wanted = min(size, max(self._largest, 2 * received))
         borrowed = self._buffers.borrow(wanted, self)
         if borrowed is None:
             if start:

@@ -11,24 +11,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-KEPT: Final = 256
-"""Empty files, so that they take inodes and no room."""
+KEPT: Final = 4096
+"""Empty files: they take inodes and no room. More than retention drops at once at full speed."""
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 
 
 class SpareFiles:
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        for leftover in directory.iterdir():
-            leftover.unlink()
         self._directory = directory
         self._spares: list[Path] = []
         self._taken = 0
+        """The last name given out."""
+        for leftover in directory.iterdir():
+            if leftover.stat().st_size:  # an end came between taking it out of the log and emptying it
+                leftover.unlink()
+            else:
+                self._spares.append(leftover)
+                self._taken = max(self._taken, int(leftover.name))
 
     def create(self, path: Path) -> int:
         """A new empty file, open for writing. Raises OSError when the disk won't."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        flags = _NEW
         if self._spares:
-            self._spares[-1].rename(path)
+            os.rename(self._spares[-1], path)
             self._spares.pop()
         else:
             flags |= os.O_TRUNC
@@ -36,10 +43,19 @@ class SpareFiles:
 
     def write(self, path: Path, content: bytes) -> None:
         """A small file, whole or not at all."""
-        temporary = path.with_suffix(".tmp")
-        with open(self.create(temporary), "wb") as file:
-            file.write(content)
-        temporary.rename(path)
+        written = self._spares.pop() if self._spares else self._name()
+        try:
+            # Not truncated once more: to ext4 that is work even when there is nothing.
+            with open(os.open(written, _NEW, 0o644), "wb") as file:
+                file.write(content)
+            os.rename(written, path)
+        except OSError:
+            written.unlink(missing_ok=True)
+            raise
+
+    def _name(self) -> Path:
+        self._taken += 1
+        return self._directory / str(self._taken)
 
     def drop(self, path: Path, is_read: Callable[[], bool]) -> None:
         """Delete a file, if it is there.
@@ -47,10 +63,9 @@ class SpareFiles:
         It is out of its directory before `is_read` is asked, so that whoever says no can't open it any more;
         what somebody may have open keeps its bytes until that is closed, as with any deleted file.
         """
-        spare = self._directory / str(self._taken)
-        self._taken += 1
+        spare = self._name()
         try:
-            path.rename(spare)
+            os.rename(path, spare)
         except FileNotFoundError:
             return
         if is_read() or len(self._spares) >= KEPT:
