@@ -32,6 +32,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 log = logging.getLogger(__name__)
 
 _RETRY: Final = 0.5
+FAREWELL: Final = 5.0
+"""Seconds for which clients still hear of a broker that left."""
 
 
 class ClusterNode:
@@ -150,8 +152,16 @@ class ClusterNode:
     # What clients are told
 
     def brokers(self) -> dict[int, BrokerInfo]:
-        """Those alive, and those that lead although their lease ran out: they are served by all the same."""
+        """Those alive, and those that lead although their lease ran out: they are served by all the same.
+
+        And those that left just now: librdkafka that hears of a new leader and no more of the old one in one
+        answer loses the partition between the two, until it looks for such once a second.
+        """
         found = dict(self.directory.brokers)
+        now = asyncio.get_running_loop().time()
+        for broker, at in self.directory.left.items():
+            if now - at < FAREWELL:
+                found[broker] = self.directory.addresses[broker]
         for state in self.directory.states.values():
             leader = self.directory.addresses.get(state.leader)
             if leader is not None and state.leader not in found:

@@ -46,6 +46,8 @@ class ClusterDirectory(TopicRegistry):
         """Those with a living lease."""
         self.addresses: dict[int, BrokerInfo] = {}
         """Everybody ever seen: a leader that lost its lease may still be served by."""
+        self.left: dict[int, float] = {}
+        """When those without a lease lost it, by the event loop's clock."""
         self.listeners: list[Listener] = []
         self.foreign = False
         """True while etcd tells of another cluster than ours, or of none: then nothing is believed."""
@@ -263,8 +265,10 @@ class ClusterDirectory(TopicRegistry):
     def _apply_broker(self, entry: Versioned) -> None:
         broker_id = int(entry.key.removeprefix(membership.PREFIX))
         if entry.value is None:
-            self.brokers.pop(broker_id, None)
+            if self.brokers.pop(broker_id, None) is not None:
+                self.left[broker_id] = asyncio.get_running_loop().time()
         else:
+            self.left.pop(broker_id, None)
             self.brokers[broker_id] = self.addresses[broker_id] = BrokerInfo.decode(entry.value)
         for listener in self.listeners:
             listener.brokers_changed()

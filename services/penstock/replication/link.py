@@ -150,11 +150,7 @@ class Link:
         self._dirty[key] = backup
         if not self._flush_soon and len(self._live.sent) < FRAMES:
             self._flush_soon = True
-            self._loop.call_soon(self._look_again)
-
-    def _look_again(self) -> None:
-        """Sockets are read once more before a frame goes: what just came saves a frame of its own."""
-        self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_soon = False
