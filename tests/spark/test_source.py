@@ -252,3 +252,16 @@ def test_a_real_time_query_tells_its_latency(
         assert 0 <= told[0]["0.5"] <= told[0]["0.99"] <= told[0]["1"] < 300
     finally:
         query.stop()
+
+
+@pytest.mark.parametrize("sink", ["penstock", "kafka"])
+def test_a_topic_that_is_missing_is_made_by_the_first_record(
+    sink: str, spark: SparkSession, shared_broker: BrokerProcess, request: pytest.FixtureRequest
+) -> None:
+    if sink == "kafka":
+        request.getfixturevalue("kafka_source")
+    at = {"kafka.bootstrap.servers": shared_broker.address}
+    rows = spark.range(10).selectExpr("cast(id as string) as value")
+    rows.write.format(sink).options(**at).option("topic", f"made-by-{sink}").save()
+    back = spark.read.format("penstock").options(**at).option("subscribe", f"made-by-{sink}").load()
+    assert sorted(int(row.value) for row in back.select("value").collect()) == list(range(10))

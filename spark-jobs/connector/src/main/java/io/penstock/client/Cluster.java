@@ -173,16 +173,27 @@ public final class Cluster {
 
   /** What the cluster says of these topics, or of all when null. Topics that don't exist are left out. */
   public Metadata metadata(Collection<String> topics) throws IOException {
-    return patiently("reading the metadata of " + (topics == null ? "all topics" : topics), () -> ask(topics));
+    return patiently("reading the metadata of " + (topics == null ? "all topics" : topics), () -> ask(topics, false));
   }
 
-  private Metadata ask(Collection<String> topics) throws IOException {
+  /** How many partitions a topic has; the broker makes it now if it is missing, and if its settings allow that. */
+  int partitionsToWrite(String topic) throws IOException {
+    return patiently("writing to " + topic, () -> {
+      int count = ask(List.of(topic), true).partitions().size();
+      if (count == 0) {
+        throw new KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, "topic " + topic + " does not exist");
+      }
+      return count;
+    });
+  }
+
+  private Metadata ask(Collection<String> topics, boolean create) throws IOException {
     Metadata metadata = callAny(Api.METADATA, body -> {
       body.int32(topics == null ? -1 : topics.size());
       if (topics != null) {
         topics.forEach(body::string);
       }
-      body.int8(0);
+      body.int8(create ? 1 : 0);
     }, Cluster::readMetadata);
     if (!metadata.brokers().isEmpty()) {
       brokers = metadata.brokers();
@@ -281,7 +292,7 @@ public final class Cluster {
   Map<Endpoint, List<TopicPartition>> byLeader(Collection<TopicPartition> wanted) throws IOException {
     if (!leaders.keySet().containsAll(wanted)) {
       List<String> topics = wanted.stream().map(TopicPartition::topic).distinct().toList();
-      ask(topics);
+      ask(topics, false);
     }
     Map<Endpoint, List<TopicPartition>> groups = new LinkedHashMap<>();
     for (TopicPartition id : wanted) {
@@ -350,7 +361,7 @@ public final class Cluster {
 
   /** One Metadata request, and one Subscribe to each leader that offers it. */
   private Map<TopicPartition, Location> look(Collection<TopicPartition> wanted) throws IOException {
-    Metadata metadata = ask(wanted.stream().map(TopicPartition::topic).distinct().toList());
+    Metadata metadata = ask(wanted.stream().map(TopicPartition::topic).distinct().toList(), false);
     Map<Integer, List<TopicPartition>> byBroker = new TreeMap<>();
     for (TopicPartition id : wanted) {
       Partition partition = metadata.partitions().get(id);

@@ -110,7 +110,7 @@ public final class Producer implements Closeable {
   private int choose(String topic, byte[] key) throws IOException {
     TopicView view = topics.get(topic);
     if (view == null || System.nanoTime() - view.since > METADATA_AGE_NANOS) {
-      view = new TopicView(countPartitions(topic), System.nanoTime());
+      view = new TopicView(cluster.partitionsToWrite(topic), System.nanoTime());
       topics.put(topic, view);
     }
     if (key != null) {
@@ -121,16 +121,6 @@ public final class Producer implements Closeable {
       // One partition until its batch is begun anew: many records in few batches.
       return sticky.computeIfAbsent(topic, any -> ThreadLocalRandom.current().nextInt(partitions));
     }
-  }
-
-  private int countPartitions(String topic) throws IOException {
-    return cluster.patiently("writing to " + topic, () -> {
-      int count = cluster.metadata(List.of(topic)).partitions().size();
-      if (count == 0) {
-        throw new KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PARTITION, "topic " + topic + " does not exist");
-      }
-      return count;
-    });
   }
 
   /** Returns when the broker has everything that was sent. */
