@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from cluster import Cluster, Load, check, read_all, running
 from etcd import needs_etcd
@@ -173,6 +174,14 @@ def test_a_rolling_restart_costs_producers_no_error_and_no_pause_over_a_second_o
         check(load, read_all(cluster.bootstrap, "t", PARTITIONS))
     print("pauses of a rolling restart:", [f"{pause:.3f}" for pause in pauses])
     assert max(pauses) < 2
+
+
+def test_clients_hear_of_a_broker_for_a_while_after_it_left(tmp_path: Path) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.brokers[1].address})
+        assert cluster.brokers[2].stop() == 0
+        assert set(admin.list_topics(timeout=5).brokers) == {1, 2}
+        eventually(lambda: set(admin.list_topics(timeout=5).brokers) == {1}, 30, 0.2)
 
 
 def test_replicas_and_leaders_move_by_command_without_an_error_for_producers(tmp_path: Path) -> None:
