@@ -27,7 +27,7 @@ _TIMESTAMPS: Final = struct.Struct(">qq")
 _CRC: Final = struct.Struct(">I")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
-_ANSWERED_PARTITION: Final = 30
+ANSWERED_PARTITION: Final = 30
 """Bytes of index, error code, base offset, append time and log start offset in the response."""
 _RECORD_OVERHEAD: Final = 10
 """About what a record's lengths, deltas and counts take besides its value."""
@@ -91,5 +91,5 @@ class ChunkRequest:
             (code,) = _SHORT.unpack_from(response, at + 4)
             if code:
                 return _INT.unpack_from(response, at)[0], code
-            at += _ANSWERED_PARTITION
+            at += ANSWERED_PARTITION
         return None

@@ -32,6 +32,8 @@ class Tally:
     latencies: array[float] = field(default_factory=lambda: array("d"))
     latency: Latency = field(default_factory=Latency)
     failure: str | None = None
+    full: str | None = None
+    """What a broker said that had no room just then: no failure, for the next request may find some."""
 
     def answered(self, seconds: float) -> None:
         self.latencies.append(seconds)
@@ -143,7 +145,11 @@ class ChunkProducer(asyncio.Protocol):
             return
         partition, code = refused
         self._tally.refused += 1
-        self._tally.failure = f"partition {partition} refused its chunk: {ErrorCode(code).name}"
+        told = f"partition {partition} refused its chunk: {ErrorCode(code).name}"
+        if code == ErrorCode.kafka_storage_error:
+            self._tally.full = told
+        else:
+            self._tally.failure = told
 
     def _count(self) -> None:
         self._tally.requests += 1

@@ -93,8 +93,9 @@ async def run_load(
     finally:
         for producer in producers:
             producer.close()
-    if tally.failure is not None and tally.records == 0:
-        raise LoadFailed(tally.failure)
+    why = tally.failure or tally.full
+    if why is not None and tally.records == 0:
+        raise LoadFailed(why)
     return _report(tally, elapsed, per_second)
 
 

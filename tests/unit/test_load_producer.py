@@ -1,0 +1,59 @@
+"""What the load makes of a broker's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from penstock.load.chunks import ANSWERED_PARTITION, ChunkRequest
+from penstock.load.run import LoadFailed, LoadPlan, LoadReport, run_load
+from penstock.wire.errors import ErrorCode
+
+FULL = ErrorCode.kafka_storage_error
+
+
+@asynccontextmanager
+async def answering(codes: Sequence[ErrorCode]) -> AsyncIterator[str]:
+    """The address of one that answers requests with these codes, over and over."""
+    first = ChunkRequest("t", [0], b"", 0, 1).first_answer
+    turns = itertools.cycle(codes)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+                answer = bytearray(first + ANSWERED_PARTITION + 4)
+                answer[:4] = (len(answer) - 4).to_bytes(4)
+                answer[first + 4 : first + 6] = next(turns).value.to_bytes(2)
+                writer.write(answer)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield "{}:{}".format(*server.sockets[0].getsockname())
+
+
+async def load(codes: Sequence[ErrorCode]) -> LoadReport:
+    async with answering(codes) as address:
+        return await run_load(LoadPlan("t", {address: [0]}, chunk=1024, seconds=0.2))
+
+
+async def test_a_broker_without_room_is_asked_again() -> None:
+    report = await load([FULL, ErrorCode.none])
+    assert report.records > 0
+    assert report.refused > 0
+    assert report.failure is None
+
+
+async def test_a_broker_that_never_has_room_is_a_failure() -> None:
+    with pytest.raises(LoadFailed, match="kafka_storage_error"):
+        await load([FULL])
+
+
+async def test_any_other_refusal_is_a_failure() -> None:
+    report = await load([ErrorCode.none, ErrorCode.message_too_large])
+    assert report.failure == "partition 0 refused its chunk: message_too_large"
