@@ -133,9 +133,16 @@ class Child:
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads, ended ones included."""
+        return sum(self._times()) / _TICKS
+
+    def kernel_seconds(self) -> float:
+        """System time alone."""
+        return self._times()[1] / _TICKS
+
+    def _times(self) -> tuple[int, int]:
         stat = Path(f"/proc/{self.pid}/stat").read_text()
         fields = stat[stat.rindex(")") + 2 :].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return int(fields[11]), int(fields[12])
 
     def memory(self) -> Memory:
         found = dict(re.findall(r"^(\w+):\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text(), re.M))
