@@ -2,8 +2,8 @@
 
 The paper's producer with acks=all on one broker, and on a leader with one backup: broker CPU per produce
 request on each side, and throughput. Leader and backup have one CPU between them, as the single broker
-has: the ratio of throughputs is that of CPU. The paper saw about half. What the kernel takes of the leader's
-CPU, for a frame out and an acknowledgement in, is told apart; with more producers a frame carries more requests.
+has: the ratio of throughputs is that of CPU. The paper saw about half. The kernel's part of the leader's CPU
+(a frame out, an acknowledgement in) is told apart; with more producers a frame carries more requests.
 """
 
 from __future__ import annotations
