@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from log_rig import NOW, LogRig, everything, put
 
+from penstock.log import writebehind
 from penstock.log.partition import CeilingReached
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
 from penstock.log.store import HEARTBEAT
+from penstock.shm.memory import SegmentMemory
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -24,6 +26,11 @@ def rig(tmp_path: Path) -> Iterator[LogRig]:
     rig = LogRig(tmp_path / "data")
     yield rig
     rig.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0.01)
 
 
 def values(records: list) -> list[bytes]:
@@ -254,6 +261,62 @@ async def test_a_full_disk_refuses_appends_and_recovers_by_itself(
     assert values(everything(log)) == [*acknowledged, b"room again"]
     await rig.store.write_behind.durable()
     assert rig.store.write_behind.failure is None
+    await rig.store.stop()
+
+
+async def test_what_no_round_had_room_for_is_written_next_though_nothing_new_comes(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writebehind, "_ROUND_BYTES", 1)
+    logs = rig.open(partitions=3)
+    for log in logs:
+        put(log, [b"v"])
+    await asyncio.wait_for(until(lambda: not any(log.unflushed for log in logs)), 5)
+    await rig.store.stop()
+
+
+async def test_durable_is_what_was_asked_for_before_however_much_comes_after(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writebehind, "_ROUND_BYTES", 1)
+    logs = rig.open(partitions=3)
+
+    async def overload() -> None:
+        while True:
+            for log in logs:
+                put(log, [b"more"])
+            await asyncio.sleep(0)
+
+    put(logs[2], [b"first"])
+    overloading = asyncio.create_task(overload())
+    try:
+        await asyncio.wait_for(rig.store.write_behind.durable(), 5)
+        assert logs[2].segments[0].flushed > 0
+    finally:
+        overloading.cancel()
+    await rig.store.stop()
+
+
+async def test_retention_makes_room_on_a_full_disk(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (log,) = rig.open({"segment.bytes": str(1 << 17), "retention.bytes": str(1 << 18)})
+    for at in range(40):
+        put(log, [b"%06d" % at * 5000])
+    await rig.store.write_behind.durable()
+    assert len(list(log.disk_directory.glob("*.log"))) > 8
+    real = Segment.write_from
+
+    def full_while_there_are_old_files(self: Segment, memory: SegmentMemory, start: int, end: int) -> None:
+        if len(list(log.disk_directory.glob("*.log"))) > 8:
+            raise OSError(28, "No space left on device")
+        real(self, memory, start, end)
+
+    monkeypatch.setattr(Segment, "write_from", full_while_there_are_old_files)
+    put(log, [b"no room"])
+    await asyncio.wait_for(until(lambda: rig.store.write_behind.failure is not None), 5)
+    await asyncio.wait_for(rig.store._retain(log), 5)
+    await asyncio.wait_for(rig.store.write_behind.durable(), 5)
+    assert rig.store.write_behind.failure is None
+    assert log.unflushed == 0
     await rig.store.stop()
 
 

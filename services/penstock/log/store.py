@@ -355,15 +355,12 @@ class LogStore:
         """Reserve offsets for all of them in one round: a first request may touch a thousand."""
         for partition in partitions:
             self.write_behind.save_state(partition)
-            if not partition.dirty:
-                partition.dirty = True
-                self.write_behind.note_dirty(partition)
-        await self.write_behind.durable()
+        await self.write_behind.saved()
 
     async def delete_records(self, partition: PartitionLog, offset: int) -> None:
         """Move the log start, on disk before it is answered."""
         await self._drop(partition, partition.advance_log_start(offset))
-        await self.write_behind.durable()
+        await self.write_behind.saved()
 
     def follow_log_start(self, partition: PartitionLog, offset: int) -> None:
         """A backup's log start goes where its leader's is (rule R11)."""
@@ -374,7 +371,7 @@ class LogStore:
     async def _drop(self, partition: PartitionLog, segments: list[Segment]) -> None:
         self.write_behind.save_state(partition)
         if segments:
-            await self.write_behind.durable()  # the new log start is on disk before a file goes
+            await self.write_behind.saved()  # the new log start is on disk before a file goes
 
             def remove() -> None:
                 for segment in segments:

@@ -3,7 +3,8 @@
 The event loop collects what is new since the last round; the thread copies it, syncs what asked for
 it, writes the indexes of sealed segments and saves partition state; the loop then notes what is on disk
 and commits what waited for that. A disk that refuses is tried again until it takes the data: nothing
-leaves memory before it is on disk, so a full disk ends in refused appends, never in lost records.
+leaves memory before it is on disk, so a full disk ends in refused appends, never in lost records. State is
+saved even then: retention, which waits for that, is what may make room.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,7 +52,20 @@ class _Round:
     files: list[tuple[Path, bytes]] = field(default_factory=list)
     records: list[PartitionRecord] = field(default_factory=list)
     ceilings: list[tuple[PartitionLog, int]] = field(default_factory=list)
-    more: bool = False
+    skipped: set[PartitionLog] = field(default_factory=set)
+    """Dirty ones that come first in the next round: this one is large enough."""
+    saved: bool = False
+
+
+class _Waiter:
+    """Who waits until all that was asked for before is on disk, however much is asked for after it."""
+
+    __slots__ = ("done", "left")
+
+    def __init__(self) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.left: set[PartitionLog] | None = None
+        """What no round since then has had its turn for; None before the first round."""
 
 
 class WriteBehind:
@@ -68,7 +82,8 @@ class WriteBehind:
         self._urgent = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="write-behind")
         self._task: asyncio.Task[None] | None = None
-        self._rounds: list[asyncio.Future[None]] = []
+        self._waiting: list[_Waiter] = []
+        self._saving: list[asyncio.Future[None]] = []
         self.failure: str | None = None
         """What the disk said when it last refused; None while all is well."""
         self.bytes_written = 0
@@ -100,11 +115,21 @@ class WriteBehind:
 
     async def durable(self) -> None:
         """Wait until everything asked for so far is on disk; waits for ever while the disk refuses."""
+        waiter = _Waiter()
+        self._waiting.append(waiter)
+        self._hurry()
+        await waiter.done
+
+    async def saved(self) -> None:
+        """Wait until the state that was to be saved so far is on disk; the records may still be in memory."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._rounds.append(waiter)
+        self._saving.append(waiter)
+        self._hurry()
+        await waiter
+
+    def _hurry(self) -> None:
         self._wanted.set()
         self._urgent.set()
-        await waiter
 
     async def on_thread(self, work: Callable[[], None]) -> None:
         """Run something on the disk thread, between rounds."""
@@ -145,21 +170,25 @@ class WriteBehind:
                     await asyncio.wait_for(self._urgent.wait(), DELAY)
             self._wanted.clear()
             self._urgent.clear()
-            waiters, self._rounds = self._rounds, []
+            waiting, self._waiting = self._waiting, []
+            saving, self._saving = self._saving, []
             started = time.monotonic()
             work = self._collect()
             error = await loop.run_in_executor(self._thread, self._write, work)
             self._settle(work, error, started)
-            if error is not None:
-                self._rounds = waiters + self._rounds
-                await asyncio.sleep(RETRY)
-            elif work.more:
-                self._rounds = waiters + self._rounds
-                self._urgent.set()
+            if work.saved:
+                _resolve(saving)
             else:
-                for waiter in waiters:
-                    if not waiter.done():
-                        waiter.set_result(None)
+                self._saving = saving + self._saving
+            if error is None:
+                self._waiting = _still_waiting(waiting, work.skipped) + self._waiting
+                if work.skipped:
+                    self._hurry()
+            else:
+                for waiter in waiting:
+                    waiter.left = None
+                self._waiting = waiting + self._waiting
+                await asyncio.sleep(RETRY)
 
     def _collect(self) -> _Round:
         work = _Round(files=self._files)
@@ -173,7 +202,7 @@ class WriteBehind:
             if budget <= 0:
                 partition.dirty = True
                 self._dirty.append(partition)
-                work.more = True
+                work.skipped.add(partition)
                 continue
             work.partitions.append(partition)
             sync = partition.config.durability is Durability.DISK
@@ -187,44 +216,48 @@ class WriteBehind:
                     work.syncs.append(segment)
             if sync:
                 work.commits.append((partition, partition.log_end))
-            if partition.ceiling - partition.log_end < CEILING_STEP // 2:
-                work.ceilings.append((partition, partition.log_end + CEILING_STEP))
+            if _is_near_its_ceiling(partition):
                 self._changed.add(partition)
-        raised = dict(work.ceilings)
         for partition in self._changed:
             if not partition.deleted:
                 work.partitions.append(partition)
                 record = self._record_of(partition)
-                ceiling = max(record.ceiling, raised.get(partition, 0))
-                work.records.append(replace(record, ceiling=ceiling))
+                if _is_near_its_ceiling(partition):
+                    record = replace(record, ceiling=partition.log_end + CEILING_STEP)
+                    work.ceilings.append((partition, record.ceiling))
+                work.records.append(record)
         self._changed = set()
         return work
 
     def _write(self, work: _Round) -> OSError | None:
         """On the thread. What was done before an error is noted by the caller all the same."""
-        try:
-            for copy in work.copies:
-                if copy.start == 0 and copy.segment.descriptor < 0:
-                    copy.segment.descriptor = self.spares.create(copy.segment.path)
-                copy.segment.write_from(copy.memory, copy.start, copy.end)
-                self.bytes_written += copy.end - copy.start
-            for path, content in work.files:
-                self.spares.write(path, content)
-            for segment in work.syncs:
-                segment.sync()
-            for copy in work.copies:
-                if copy.finish:
-                    copy.segment.finish_file(self.spares)
-            self._state.save(work.records)
-        except OSError as error:
-            return error
-        except Exception as error:  # sqlite3 has its own words for a full disk
-            return OSError(str(error))
-        return None
+        refused = _attempt(lambda: self._write_files(work)) or _attempt(lambda: self._finish_files(work))
+        not_saved = _attempt(lambda: self._state.save(work.records))
+        work.saved = not_saved is None
+        return refused or not_saved
+
+    def _write_files(self, work: _Round) -> None:
+        for copy in work.copies:
+            if copy.start == 0 and copy.segment.descriptor < 0:
+                copy.segment.descriptor = self.spares.create(copy.segment.path)
+            copy.segment.write_from(copy.memory, copy.start, copy.end)
+            self.bytes_written += copy.end - copy.start
+        for path, content in work.files:
+            self.spares.write(path, content)
+
+    def _finish_files(self, work: _Round) -> None:
+        for segment in work.syncs:
+            segment.sync()
+        for copy in work.copies:
+            if copy.finish:
+                copy.segment.finish_file(self.spares)
 
     def _settle(self, work: _Round, error: OSError | None, started: float) -> None:
         for copy in work.copies:
             copy.memory.holds -= 1
+        if work.saved:
+            for partition, ceiling in work.ceilings:
+                partition.ceiling = max(partition.ceiling, ceiling)
         if error is not None:
             if self.failure is None:
                 log.error(
@@ -242,8 +275,6 @@ class WriteBehind:
             copy.segment.flushed = min(copy.end, copy.segment.size)  # it may have been cut meanwhile
         for partition, offset in work.commits:
             partition.synced(offset)
-        for partition, ceiling in work.ceilings:
-            partition.ceiling = max(partition.ceiling, ceiling)
         self.oldest_dirty = started if self._dirty else None
 
     def _retry(self, work: _Round) -> None:
@@ -254,6 +285,34 @@ class WriteBehind:
                 partition.dirty = True
                 self._dirty.append(partition)
         self._wanted.set()
+
+
+def _attempt(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    except Exception as error:  # sqlite3 has its own words for a full disk
+        return OSError(str(error))
+    return None
+
+
+def _still_waiting(waiting: list[_Waiter], skipped: set[PartitionLog]) -> list[_Waiter]:
+    """After a round: those for whom something is left. A partition's turn takes all that it has."""
+    for waiter in waiting:
+        waiter.left = skipped if waiter.left is None else waiter.left & skipped
+    _resolve(waiter.done for waiter in waiting if not waiter.left)
+    return [waiter for waiter in waiting if waiter.left]
+
+
+def _resolve(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)
+
+
+def _is_near_its_ceiling(partition: PartitionLog) -> bool:
+    return partition.ceiling - partition.log_end < CEILING_STEP // 2
 
 
 def _unwritten(partition: PartitionLog) -> list[Segment]:
