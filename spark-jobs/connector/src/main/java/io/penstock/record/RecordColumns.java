@@ -9,8 +9,6 @@ import org.apache.spark.unsafe.Platform;
  * Every length is held against the end of its batch, since a false one would read outside the mapping.
  */
 public final class RecordColumns implements AutoCloseable {
-  private static final long HIGHEST_BITS_BEHIND_THE_FIRST = 0x8080_8080_8080_8000L;
-
   // Per batch: its header's address, where its records lie (inflated on demand), and the rows taken from it.
   private long[] headers = new long[16];
   private long[] begins = new long[16];
@@ -178,7 +176,8 @@ public final class RecordColumns implements AutoCloseable {
     }
     for (int row = firstRows[batch]; row < last; row++) {
       long recordEnd = recordEnd(at, end);
-      at = behindDeltas(cursor, recordEnd, end);
+      at = skipVarint(cursor + 1, recordEnd);
+      at = skipVarint(at, recordEnd);
       int length = at < recordEnd ? Platform.getByte(null, at) : -1;
       if (length >= 0) {
         length = (length >>> 1) ^ -(length & 1);
@@ -223,21 +222,6 @@ public final class RecordColumns implements AutoCloseable {
       throw new CorruptBatch("a length of " + length + " where " + (end - at) + " bytes are left");
     }
     return at + length;
-  }
-
-  /**
-   * Where a record's key length begins: behind its attributes and two numbers, which end where a byte's
-   * highest bit is clear. Eight bytes are looked at together, without a branch for each.
-   */
-  private static long behindDeltas(long attributesAt, long recordEnd, long end) {
-    if (end - attributesAt >= Long.BYTES) {
-      long ends = ~Platform.getLong(null, attributesAt) & HIGHEST_BITS_BEHIND_THE_FIRST;
-      ends &= ends - 1;
-      if (ends != 0) {
-        return attributesAt + (Long.numberOfTrailingZeros(ends) >>> 3) + 1;
-      }
-    }
-    return skipVarint(skipVarint(attributesAt + 1, recordEnd), recordEnd);
   }
 
   private static long skipVarint(long at, long end) {
