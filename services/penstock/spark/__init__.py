@@ -32,6 +32,8 @@ CONFS: Final[dict[str, str]] = {
     # A task waits this long for the node that holds its partition's memory, then runs anywhere.
     "spark.locality.wait": "300ms",
 }
+_JSON_LOG: Final = "-Dlog4j2.configurationFile=classpath:org/apache/spark/log4j2-json-layout.properties"
+"""spark.log.structuredLogging.enabled, Spark's own way, does nothing for a driver that Python started."""
 
 
 def jar_path() -> Path:
@@ -46,6 +48,7 @@ def session(app_name: str = "penstock", master: str | None = None, **confs: Any)
 
     Confs override ours; write the dots as they are: `session("app", **{"spark.sql.shuffle.partitions": 4})`.
     Under spark-submit its master stands; otherwise it is local[*] unless one is given.
+    With PENSTOCK_LOG_JSON=true, as for brokers, the driver logs JSON, one object per line.
     """
     from pyspark.sql import SparkSession
 
@@ -55,6 +58,9 @@ def session(app_name: str = "penstock", master: str | None = None, **confs: Any)
     settings = {**CONFS, **{name: _text(value) for name, value in confs.items()}}
     jars = [*filter(None, settings.get("spark.jars", "").split(",")), jar]
     settings["spark.jars"] = ",".join(jars)
+    if os.environ.get("PENSTOCK_LOG_JSON", "").lower() in ("1", "true"):
+        own = settings.get("spark.driver.extraJavaOptions", "")
+        settings["spark.driver.extraJavaOptions"] = f"{own} {_JSON_LOG}".strip()
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
