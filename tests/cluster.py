@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from etcd import EtcdProcess
@@ -94,8 +94,18 @@ class Cluster:
     ) -> None:
         wanted = NewTopic(topic, partitions, replication_factor=replication, config=configs or {})
         admin = self.admin()
-        for future in admin.create_topics([wanted]).values():
-            future.result(30)
+
+        def created() -> bool:
+            """A broker that starts on a busy machine can stand still for so long that its lease is over."""
+            try:
+                admin.create_topics([wanted])[topic].result(30)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                    raise
+                return False
+            return True
+
+        eventually(created, 60, 0.2)
         self.in_sync(topic, replication)
 
     def partitions(self, topic: str) -> dict[int, Any]:

@@ -248,10 +248,11 @@ def main() -> int:
     told.out.mkdir(parents=True)
     directory = told.out / "machines"
     names = ["etcd", *(f"broker-{number}" for number in range(1, BROKERS + 1))]
-    fields = ground.Fields(directory, names, told.seed) if inside else None
+    clocks = not told.only or any(kind in told.only for kind in faults.WITH_CLOCKS)
+    fields = ground.Fields(directory, names, told.seed, clocks=clocks) if inside else None
     if fields is None:
         say("no namespaces here: no faults of the network, the disk's size and the clock")
-    elif not fields.has_clocks:
+    elif clocks and not fields.has_clocks:
         say("no libfaketime here: no steps of the clock")
     verdict = Run(told, fields, directory).run()
     say(str(verdict))

@@ -44,7 +44,7 @@ _IN_FIELDS: Final = (
     "full disk",
     "unaware",
 )
-_WITH_CLOCKS: Final = ("clock",)
+WITH_CLOCKS: Final = ("clock",)
 # Only when asked for (--only): "two masters", not tried yet, and "empty first", which takes long to recover
 # from; the repeated record once found after it had another cause, mended since (docs/replication.md).
 _PAIRS_WELL: Final = ("kill", "hang", "restart", "cut", "one way", "etcd hang", "etcd cut", "delay", "loss")
@@ -78,7 +78,7 @@ def kinds(fields: Fields | None) -> tuple[str, ...]:
     """What can be done here."""
     found = _ANYWHERE
     if fields is not None:
-        found += _IN_FIELDS + (_WITH_CLOCKS if fields.has_clocks else ())
+        found += _IN_FIELDS + (WITH_CLOCKS if fields.has_clocks else ())
     return found
 
 
