@@ -339,6 +339,12 @@ def test_every_record_that_load_counts_is_in_the_log(shell: Shell, options: tupl
     assert len(set(ends)) == 1, "one chunk per partition in every request"
 
 
+def test_load_says_nothing_of_refusals_where_there_were_none(shell: Shell) -> None:
+    said = shell.ok("load", "-t", f"load-{uuid4().hex[:8]}", "--seconds", "0.3")
+    assert "records/s" in said
+    assert "no room" not in said
+
+
 def test_load_tells_prometheus_what_it_does(shell: Shell) -> None:
     topic, address = f"load-{uuid4().hex[:8]}", f"127.0.0.1:{free_port()}"
 

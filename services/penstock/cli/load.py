@@ -175,7 +175,5 @@ def _print(report: LoadReport) -> None:
             f"{report.requests:,} requests, latency p50 {report.latency_ms_p50:.2f} ms, "
             f"p99 {report.latency_ms_p99:.2f} ms, max {report.latency_ms_max:.2f} ms"
         )
+    if report.refused:
         typer.echo(f"{report.refused:,} requests found no room; the broker's log says what is full")
-        typer.echo(
-            f"{report.refused:,} requests were refused for want of room; the broker's log says what is full"
-        )
