@@ -84,13 +84,13 @@ class _Run:
         self._total = len(variants) * len(rounds) * len(self._contenders)
         self._measuring_since = time.monotonic()
         for variant in variants:
-            warm = [contender for contender in self._contenders if self._is_warm(contender, variant)]
+            warm = [contender for contender in self._contenders if self._warm_up(contender, variant)]
             for number in rounds:
                 shift = number % max(len(warm), 1)
                 for contender in warm[shift:] + warm[:shift]:
                     self._sample(contender, variant, number)
 
-    def _is_warm(self, contender: str, variant: Variant) -> bool:
+    def _warm_up(self, contender: str, variant: Variant) -> bool:
         """All are warmed up before one is measured: they share a JVM, and the first must not pay for the
         others. One that fails is told, never counted; the others are still worth their time."""
         self._show(f"{results.label(variant)} {contender}, warming up")
