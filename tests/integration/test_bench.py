@@ -67,7 +67,9 @@ def test_ingest_without_kafka_reports_it_missing(tmp_path: Path) -> None:
 def test_push_costs_the_broker_less_than_pull(tmp_path: Path) -> None:
     done = bench("push", "--size", "16MiB", "-s", "0.5", "-r", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    samples = {sample["contender"]: sample for sample in json.loads(done.stdout)["samples"]}
+    document = json.loads(done.stdout)
+    assert document["failures"] == []
+    samples = {sample["contender"]: sample for sample in document["samples"]}
     assert samples["batches"]["records_per_second"] > 0
     assert samples["records"]["records_per_second"] > 0
     assert samples["batches"]["broker_cpu_share"] < samples["raw"]["broker_cpu_share"]

@@ -339,6 +339,17 @@ def test_every_record_that_load_counts_is_in_the_log(shell: Shell, options: tupl
     assert len(set(ends)) == 1, "one chunk per partition in every request"
 
 
+def test_load_ends_when_it_has_written_what_it_was_asked_for(shell: Shell) -> None:
+    topic = f"load-{uuid4().hex[:8]}"
+    options = ("-p", "4", "--chunk", "4KiB", "-n", "2", "--pipeline", "3", "--size", "1MiB")
+    report = shell.json("load", "-t", topic, *options, "--seconds", "60")
+    request = report["bytes"] // report["requests"]
+    assert 1 << 20 <= report["bytes"] < (1 << 20) + 2 * request, "a request too much of each producer at most"
+    assert report["seconds"] < 30
+    assert "--size" in shell.refused("load", "-t", topic, "--size", "much")
+    assert "--seconds 0" in shell.refused("load", "-t", topic, "--size", "1MiB", "--seconds", "0")
+
+
 def test_load_says_nothing_of_refusals_where_there_were_none(shell: Shell) -> None:
     said = shell.ok("load", "-t", f"load-{uuid4().hex[:8]}", "--seconds", "0.3")
     assert b"records/s" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -73,3 +74,17 @@ def test_a_note_without_extensions_means_nothing(copy: Path) -> None:
 
 def test_every_module_that_is_compiled_has_a_source() -> None:
     assert all(compiled.source(module).exists() for module in compiled.MODULES)
+
+
+def test_nothing_compiled_is_suspended_while_it_handles_an_exception() -> None:
+    # mypyc leaves the exception in the thread's state until the coroutine is resumed: whatever else fails
+    # meanwhile, anywhere in the process, is told as if it came of that.
+    suspended = [
+        f"{module}:{inside.lineno}"
+        for module in compiled.MODULES
+        for handler in ast.walk(ast.parse(compiled.source(module).read_text()))
+        if isinstance(handler, ast.ExceptHandler)
+        for inside in ast.walk(handler)
+        if isinstance(inside, ast.Await | ast.Yield | ast.YieldFrom | ast.AsyncFor | ast.AsyncWith)
+    ]
+    assert suspended == []

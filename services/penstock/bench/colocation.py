@@ -165,7 +165,7 @@ class Colocation(Experiment):
             load = Load(
                 _topic(count), count, "64KiB", record=self.options.number("record"), text=self._text()
             )
-            fill(server, load, _KAFKA_WARM if kafka else kept, slice_seconds=1.0)
+            fill(server, load, _KAFKA_WARM if kafka else kept)
         self._servers[way.broker, way.replication] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:

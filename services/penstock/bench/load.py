@@ -10,6 +10,8 @@ from penstock.bench.rig import PENSTOCK, Child
 from penstock.bench.servers import Server
 
 _GRACE = 60.0
+_FILLING = 60.0
+"""A slice of a fill: longer than any should take, and what a broker without room refused is sent again."""
 
 
 class Load(NamedTuple):
@@ -23,6 +25,8 @@ class Load(NamedTuple):
     acks: str = "1"
     text: str | None = None
     """Words instead of filler: of a file, or made up if this is empty."""
+    size: int = 0
+    """Bytes after which it ends before its time, if not 0."""
 
 
 def start_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Child:
@@ -32,6 +36,7 @@ def start_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] 
         *(*PENSTOCK, "load", "--json", "-b", server.address, "-t", load.topic, "-p", str(load.partitions)),
         *("--chunk", load.chunk, "-n", str(load.producers), "--pipeline", str(load.pipeline)),
         *("--rate", str(load.rate), "-s", str(seconds), "--record", str(load.record), "--acks", load.acks),
+        *("--size", str(load.size)),
         *words,
     ]
     return server.rig.spawn("load", command, server=False, cpus=cpus)
@@ -48,11 +53,11 @@ def run_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | 
     return load_report(start_load(server, load, seconds, cpus), seconds)
 
 
-def fill(server: Server, load: Load, size: int, slice_seconds: float = 2.0) -> int:
-    """Produce until `size` bytes were written; how many were."""
+def fill(server: Server, load: Load, size: int) -> int:
+    """Produce until `size` bytes were written, a request or two more at most; how many were."""
     written = 0
     while written < size:
-        written += run_load(server, load, slice_seconds)["bytes"]
+        written += run_load(server, load._replace(size=size - written), _FILLING)["bytes"]
     return written
 
 

@@ -251,25 +251,32 @@ class ProduceHandler:
     ) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            full: MemoryExhausted | None = None
             try:
                 self._append(served, produced, acks, partitions, waits)
                 return
-            except MemoryExhausted as full:
-                left = deadline - loop.time()
-                if left <= 0 or not await self._store.room(full.size, left):
-                    disk = self._store.write_behind.failure
-                    why = f"{full}; the disk says: {disk}" if disk else f"{full}; the disk can't keep up"
-                    _find(served, produced[0]).excuse_gaps()
-                    raise KafkaError(ErrorCode.kafka_storage_error, why) from None
+            except MemoryExhausted as error:
+                full = error
             except CeilingReached:
-                left = deadline - loop.time()
-                try:
-                    raised = self._store.raise_ceilings([_find(served, produced[0])])
-                    await asyncio.wait_for(raised, max(left, 0.001))
-                except TimeoutError:
-                    disk = self._store.write_behind.failure
-                    _find(served, produced[0]).excuse_gaps()
-                    raise KafkaError(ErrorCode.kafka_storage_error, f"the disk says: {disk}") from None
+                pass
+            left = deadline - loop.time()
+            if full is None:
+                if await self._ceiling_raised(_find(served, produced[0]), left):
+                    continue
+                why = f"the disk says: {self._store.write_behind.failure}"
+            else:
+                if left > 0 and await self._store.room(full.size, left):
+                    continue
+                disk = self._store.write_behind.failure
+                why = f"{full}; the disk says: {disk}" if disk else f"{full}; the disk can't keep up"
+            _find(served, produced[0]).excuse_gaps()
+            raise KafkaError(ErrorCode.kafka_storage_error, why)
+
+    async def _ceiling_raised(self, log: PartitionLog, left: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._store.raise_ceilings([log]), max(left, 0.001))
+            return True
+        return False
 
     # Until it is committed
 

@@ -95,6 +95,8 @@ def _command(name: str, subject: type[Experiment]) -> Callable[..., None]:
         result = benchrun.run(name, subject, seconds, repeat, quick, own, contenders, pin, out)
         if as_json:
             print_json(result.document())
+            for failure in result.failures:
+                typer.echo(f"failed: {failure}", err=True)
         else:
             benchprint.print_result(result, subject)
 

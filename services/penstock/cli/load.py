@@ -33,6 +33,9 @@ def load(
     seconds: Annotated[
         float, typer.Option("--seconds", "-s", min=0, help="How long; 0: until it is stopped.")
     ] = 10,
+    size: Annotated[
+        str, typer.Option(metavar="SIZE", help="How much in all, if --seconds are enough; 0: no bound.")
+    ] = "0",
     compression: Annotated[Codec, typer.Option(help="Of the chunks.")] = Codec.NONE,
     text: Annotated[bool, typer.Option(help="Words by Zipf's law instead of filler.")] = False,
     text_file: Annotated[
@@ -60,20 +63,27 @@ def load(
     from penstock.wire.records import Compression
 
     try:
-        size = parse_size(chunk)
+        chunk_bytes = parse_size(chunk)
     except ValueError as error:
         fail(f"--chunk: {error}")
-    if size < record:
-        fail(f"a chunk of {size} bytes can't hold a record of {record}; raise --chunk")
+    try:
+        total = parse_size(size)
+    except ValueError as error:
+        fail(f"--size: {error}")
+    if chunk_bytes < record:
+        fail(f"a chunk of {chunk_bytes} bytes can't hold a record of {record}; raise --chunk")
+    if total and not seconds:
+        fail("--seconds 0 never ends and --size does; give --seconds the longest it may take")
     plan = LoadPlan(
         topic=topic,
         leaders={},
-        chunk=size,
+        chunk=chunk_bytes,
         record=record,
         producers=producers,
         pipeline=pipeline,
         rate=rate,
         seconds=seconds,
+        size=total,
         compression=Compression[compression.name],
         acks=acks.number,
         text=text or text_file is not None,

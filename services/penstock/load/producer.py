@@ -44,7 +44,14 @@ class ChunkProducer(asyncio.Protocol):
     """One producer's connection: up to `pipeline` requests on their way, the next when one is answered."""
 
     def __init__(
-        self, request: ChunkRequest, tally: Tally, *, pipeline: int, acks: int, interval: float
+        self,
+        request: ChunkRequest,
+        tally: Tally,
+        *,
+        pipeline: int,
+        acks: int,
+        interval: float,
+        requests: int | None = None,
     ) -> None:
         self._request = request
         # A frame is written in place again only after its answer has come, so none is copied.
@@ -54,6 +61,8 @@ class ChunkProducer(asyncio.Protocol):
         self._answers = acks != 0
         self._interval = interval
         """Seconds between requests; 0 for as fast as it goes."""
+        self._last = requests
+        """How many requests it sends before it stops by itself; None: until it is told."""
         self._received = bytearray()
         self._sent: deque[float] = deque()
         self._next = 0.0
@@ -110,6 +119,9 @@ class ChunkProducer(asyncio.Protocol):
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         while not self._stopping and self._writable and len(self._sent) < self._pipeline:
+            if self._correlation == self._last:
+                self._stopping = True
+                break
             if self._interval:
                 now = loop.time()
                 if self._next > now:

@@ -35,6 +35,8 @@ class LoadPlan:
     rate: float = 0.0
     """Records per second, of all producers together; 0 for as many as can be."""
     seconds: float = 10.0
+    size: int = 0
+    """Bytes in all, after which it ends before its time; 0 for no such end."""
     compression: Compression = Compression.NONE
     acks: int = 1
     text: bool = False
@@ -63,7 +65,7 @@ class LoadReport:
 async def run_load(
     plan: LoadPlan, on_second: Callable[[float, Tally], None] | None = None, tally: Tally | None = None
 ) -> LoadReport:
-    """Produce for `plan.seconds`, or until the first refusal if that is infinite.
+    """Produce for `plan.seconds` or `plan.size` bytes, or until the first refusal if the time is infinite.
 
     Raises LoadFailed when nothing could be written at all.
     """
@@ -73,6 +75,8 @@ async def run_load(
     chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
     share = sum(map(len, plan.leaders.values())) * records * plan.producers
     interval = share / plan.rate if plan.rate else 0.0
+    together = len(chunk) * sum(map(len, plan.leaders.values())) * plan.producers
+    requests = math.ceil(plan.size / together) if plan.size else None
     producers: list[ChunkProducer] = []
     try:
         for _ in range(plan.producers):
@@ -80,7 +84,13 @@ async def run_load(
                 host, _, port = address.rpartition(":")
                 request = ChunkRequest(plan.topic, partitions, chunk, records, plan.acks)
                 make = partial(
-                    ChunkProducer, request, tally, pipeline=plan.pipeline, acks=plan.acks, interval=interval
+                    ChunkProducer,
+                    request,
+                    tally,
+                    pipeline=plan.pipeline,
+                    acks=plan.acks,
+                    interval=interval,
+                    requests=requests,
                 )
                 _, producer = await loop.create_connection(make, host.strip("[]"), int(port))
                 producers.append(producer)
@@ -112,7 +122,8 @@ async def _watch(
     while (elapsed := time.perf_counter() - started) < seconds:
         pause = min(len(per_second) + 1, seconds) - elapsed
         await asyncio.wait([producer.finished for producer in producers], timeout=max(pause, 0.0))
-        if any(producer.finished.done() for producer in producers):
+        done = [producer.finished.done() for producer in producers]
+        if all(done) or (any(done) and tally.failure is not None):
             break
         if seconds == math.inf and tally.failure is not None:
             break

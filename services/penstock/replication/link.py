@@ -234,13 +234,11 @@ class Link:
             if address is None:
                 await asyncio.sleep(REDIAL)
                 continue
-            try:
+            channel: Channel | None = None
+            with contextlib.suppress(OSError, TimeoutError):
                 channel = await asyncio.wait_for(self.replicator.network.dial(address, lane), 2.0)
-            except (OSError, TimeoutError):
-                await asyncio.sleep(REDIAL)
-                continue
-            if channel.is_closed:
-                # Made and lost before this task had its turn: it would wait for ever to be told of it.
+            if channel is None or channel.is_closed:
+                # One made and lost before this task had its turn: it would wait for ever to be told of it.
                 await asyncio.sleep(REDIAL)
                 continue
             lane.channel = channel

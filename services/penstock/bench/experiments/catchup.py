@@ -59,7 +59,7 @@ class Subject(Experiment):
         pair.broker(2).process.kill()
         pair.wait_in_sync(1)
         wanted = int(float(self.options.text("gigabytes")) * 1e9)
-        self._behind = fill(pair.server, self._load(rate=0), wanted, slice_seconds=2.0) / 1e6
+        self._behind = fill(pair.server, self._load(rate=0), wanted) / 1e6
         self._pair = pair
 
     def measure(self, contender: str, variant: Variant) -> Figures:

@@ -54,7 +54,7 @@ class Subject(Experiment):
             for variant in self.variants():
                 topic, partitions = _topic(variant), self.options.number("partitions")
                 server.create_topic(topic, partitions, {})
-                fill(server, Load(topic, partitions, variant["chunk"]), size, slice_seconds=0.5)
+                fill(server, Load(topic, partitions, variant["chunk"]), size)
             self._servers[broker] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:

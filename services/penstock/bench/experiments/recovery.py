@@ -64,7 +64,7 @@ class Subject(Experiment):
         server.start()
         load = Load(_TOPIC, self.options.number("partitions"), self.options.text("chunk"))
         server.create_topic(_TOPIC, load.partitions, {})
-        self._written[contender] = fill(server, load, wanted, slice_seconds=1.0) if wanted else 0
+        self._written[contender] = fill(server, load, wanted) if wanted else 0
         self._servers[contender] = server
         _first_produce(server, load)  # so that a fetch finds something in the empty one too
 

@@ -120,8 +120,7 @@ class Subject(Experiment):
             load = Load(topic, partitions, self.options.text("chunk"))
             if topic == _TEXT:
                 load = load._replace(record=_TEXT_RECORD, text="", producers=1)
-            # Whole requests until it is full: a slice that is too long would overshoot a small topic.
-            fill(server, load, sizes[topic], slice_seconds=0.2 if topic == _TEXT else 1.0)
+            fill(server, load, sizes[topic])
         self._servers[name] = server
         for topic in wanted:
             rows = self._read("pull", topic, server, stream=False)
