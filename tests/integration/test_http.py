@@ -267,7 +267,8 @@ async def test_what_short_lived_readers_took_by_push_is_counted_for_the_topic(
     assert metric(shared_broker, "penstock_topic_bytes_out_total", topic=topic, way="push") == 42 * 50
 
 
-def test_a_single_node_leads_everything_and_lacks_nobody(shared_broker: BrokerProcess) -> None:
+async def test_a_single_node_leads_everything_and_lacks_nobody(shared_broker: BrokerProcess) -> None:
+    await new_topic(shared_broker)
     found = metrics(shared_broker)
     assert found.of("penstock_partitions", role="leader") == found.sum("penstock_topic_partitions") > 0
     assert found.of("penstock_partitions", role="backup") == 0
@@ -277,7 +278,8 @@ def test_a_single_node_leads_everything_and_lacks_nobody(shared_broker: BrokerPr
     assert found.of("penstock_elections_total", cause="failover") == 0
 
 
-def test_metrics_tell_memory_disk_and_the_process(shared_broker: BrokerProcess) -> None:
+async def test_metrics_tell_memory_disk_and_the_process(shared_broker: BrokerProcess) -> None:
+    await produce(shared_broker, await new_topic(shared_broker), [b"x"])
     found = {name: value for (name, labels), value in metrics(shared_broker).items() if not labels}
     assert found["penstock_memory_budget_bytes"] == 256 << 20
     assert 0 < found["penstock_memory_pool_bytes"] <= found["penstock_memory_budget_bytes"]
