@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.bench.results import Result
 
 Seconds = Annotated[float | None, typer.Option("--seconds", "-s", min=0.1, help="Length of one sample.")]
-Repeat = Annotated[int | None, typer.Option("--repeat", "-r", min=1, help="Samples of each.")]
+Repeat = Annotated[int | None, typer.Option("--repeat", "--rounds", "-r", min=1, help="Samples of each.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer and shorter samples: for a first look.")]
 Contenders = Annotated[str, typer.Option(help="Only these, separated by commas.", show_default="all")]
 Pin = Annotated[bool, typer.Option(help="Broker on the first CPU, load on the others.")]

@@ -57,7 +57,7 @@ class Subject(Experiment):
         Goal("producer_pause_seconds", "hang", 1.0),
         Goal("producer_pause_seconds", "stop", 1.0),
     )
-    repeat = 20
+    repeat = 10
     quick_repeat = 3
 
     def __init__(self, rig: Rig, options: Options) -> None:

@@ -34,7 +34,7 @@ class Subject(Colocation):
     metrics = (Metric("producers_kept", "of alone", Better.MORE), *Colocation.metrics)
     goals = (Goal("producers_kept", "pull", 1.0, to="push"),)
     plots = (Plot(tuple(metric.name for metric in metrics[:3])),)
-    repeat = 3
+    repeat = 2
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)

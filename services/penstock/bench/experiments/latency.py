@@ -50,7 +50,7 @@ _QUICK_FIRST_WARM_UP_SECONDS: Final = 8.0
 """The first of a source's queries: the JVM compiles what it runs, on the CPU that is measured."""
 _LEAD_SECONDS: Final = 1.0
 """Before what is measured, at the same rate: a producer's first requests are slow."""
-_QUIET_SECONDS: Final = 3.0
+_QUIET_SECONDS: Final = 2.0
 """When nothing came out for so long, the query has worked off what there was."""
 _CATCH_UP_SECONDS: Final = 60.0
 _IN_FLIGHT: Final = 5
@@ -114,7 +114,7 @@ class Subject(Experiment):
         Goal("latency_ms_p99", "push", 20.0, within=_STEADY | {"query": "stateful"}),
         Goal("latency_ms_p99", "push", 50.0, within=_CHANGING | {"query": "stateless"}),
     )
-    seconds = 12.0
+    seconds = 8.0
     repeat = 1
     quick_seconds = 5.0
     quick_repeat = 1
