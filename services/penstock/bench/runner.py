@@ -1,7 +1,8 @@
 """The runner: contenders in turns, every sample kept, nothing left behind.
 
 Order of work: for each variant, every contender is warmed up; then, for each round, each is measured once,
-beginning with another one each round. The result is on disk after every sample, whatever happens next.
+beginning with another one each round and each variant. The result is on disk after every sample, whatever
+happens next.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ class _Run:
         rounds = range(self._experiment.options.repeat)
         self._total = len(variants) * len(rounds) * len(self._contenders)
         self._measuring_since = time.monotonic()
-        for variant in variants:
+        for place, variant in enumerate(variants):
             warm = [contender for contender in self._contenders if self._warm_up(contender, variant)]
             for number in rounds:
-                shift = number % max(len(warm), 1)
+                shift = (place + number) % max(len(warm), 1)
                 for contender in warm[shift:] + warm[:shift]:
                     self._sample(contender, variant, number)
 
