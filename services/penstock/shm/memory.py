@@ -26,7 +26,7 @@ MAX_TIME = layout.SEGMENT_MAX_TIME // WORD
 class SegmentMemory:
     """A mapped segment file, writable. `capacity` is what fits behind the header."""
 
-    __slots__ = ("_mapping", "capacity", "holds", "path", "size", "view", "words")
+    __slots__ = ("_mapping", "capacity", "holds", "is_open", "path", "size", "view", "words")
 
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
@@ -35,6 +35,8 @@ class SegmentMemory:
         self.capacity = self.size - layout.SEGMENT_HEADER
         self.view = memoryview(mapping)
         self.words = files.words_of(mapping)
+        self.is_open = False
+        """Whether the pool counts it as appended to."""
         self.holds = 0
         """The broker's own uses: responses on their way, write-behind. Never overwritten while held."""
 
