@@ -172,6 +172,8 @@ class PartitionLog:
         self._stamps_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self.in_memory = config.durability is Durability.MEMORY
         """Whether a record counts as soon as it is in memory, or only when it is on disk."""
+        self.compacted = config.compact
+        self.max_batch = config.max_message_bytes
 
     # Writing
 

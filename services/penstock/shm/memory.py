@@ -10,17 +10,18 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import Final
 
 from penstock.shm import files, layout
 from penstock.shm.layout import WORD
 
-_GENERATION = layout.SEGMENT_GENERATION // WORD
-_PARTITION = layout.SEGMENT_PARTITION // WORD
-_BASE = layout.SEGMENT_BASE // WORD
-_NEXT = layout.SEGMENT_NEXT // WORD
+_GENERATION: Final = layout.SEGMENT_GENERATION // WORD
+_PARTITION: Final = layout.SEGMENT_PARTITION // WORD
+_BASE: Final = layout.SEGMENT_BASE // WORD
+_NEXT: Final = layout.SEGMENT_NEXT // WORD
 
-WRITTEN = layout.SEGMENT_WRITTEN // WORD
-MAX_TIME = layout.SEGMENT_MAX_TIME // WORD
+WRITTEN: Final = layout.SEGMENT_WRITTEN // WORD
+MAX_TIME: Final = layout.SEGMENT_MAX_TIME // WORD
 
 
 class SegmentMemory:
