@@ -220,7 +220,7 @@ def test_alter_configs_replaces_all_overrides(admin: AdminClient) -> None:
     resource = ConfigResource(ResourceType.TOPIC, name)
     configs = admin.describe_configs([resource])[resource].result(10)
     assert configs["retention.ms"].value == "7200000"
-    assert configs["segment.bytes"].value == "8388608"
+    assert configs["segment.bytes"].value == "16777216"
 
 
 def test_a_brokers_configs_are_shown_and_read_only(admin: AdminClient) -> None:

@@ -74,7 +74,7 @@ async def test_a_start_that_takes_long_says_at_readyz_how_far_it_is(
 
 
 def test_32_mib_are_enough_for_8_busy_partitions(tmp_path: Path) -> None:
-    """Segments double up to 8 MiB in a large budget; in this one four would have it all."""
+    """Segments double up to 16 MiB in a large budget; in this one two would have it all."""
     with BrokerProcess(tmp_path / "broker", memory="32MiB") as broker:
         broker.start()
         command = [*PENSTOCK, "load", "-b", broker.address, "-p", "8", "--chunk", "64KiB", "--seconds", "3"]

@@ -13,7 +13,7 @@ import pytest
 from log_rig import NOW, LogRig, everything, put
 
 from penstock.log import writebehind
-from penstock.log.partition import CeilingReached
+from penstock.log.partition import CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
 from penstock.log.store import HEARTBEAT
@@ -224,6 +224,48 @@ async def test_memory_is_bounded_and_old_segments_are_read_from_disk(rig: LogRig
     assert rig.store.evictions > 10
     assert values(everything(log)) == sent
     assert put(log, [b"end"]).base_offset == 2000
+    await rig.store.stop()
+
+
+async def test_more_busy_partitions_than_large_segments_never_hold_all_the_memory(rig: LogRig) -> None:
+    """What is appended to can't be evicted: if it were the whole budget, every append would be refused."""
+    rig.memory = 8 << 20
+    logs = rig.open(partitions=64)
+    for _ in range(60):
+        for log in logs:
+            while True:
+                try:
+                    put(log, [bytes(10_000)])
+                    break
+                except MemoryExhausted as full:
+                    assert await rig.store.room(full.size, 5.0), (log, full, rig.store.pool.use)
+    assert sum(log.log_end for log in logs) * 10_000 > 4 * rig.memory
+    await rig.store.stop()
+
+
+async def test_few_busy_partitions_get_large_segments_again_when_others_are_gone(rig: LogRig) -> None:
+    rig.memory = 8 << 20
+    logs = rig.open(partitions=16)
+    largest = rig.store.pool.largest
+
+    async def fill(log: PartitionLog, size: int) -> int:
+        end = log.bytes_in + size
+        while log.bytes_in < end:
+            try:
+                put(log, [bytes(10_000)])
+            except MemoryExhausted as full:
+                assert await rig.store.room(full.size, 5.0)
+        memory = log.segments[-1].memory
+        assert memory is not None
+        return memory.size
+
+    assert await fill(logs[0], 4 * largest) == largest
+    for log in logs[1:]:
+        await fill(log, 4 * largest)
+    assert await fill(logs[0], 4 * largest) < largest
+    for log in logs[1:]:
+        await rig.store.close_partition(log, delete=True)
+    assert await fill(logs[0], 4 * largest) == largest
     await rig.store.stop()
 
 

@@ -19,7 +19,6 @@ from penstock.broker.catalog import Catalog, ServedTopic
 from penstock.broker.reply import Answer, Hand, Later, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import INTERNAL
-from penstock.log.config import Durability
 from penstock.log.partition import Awaiting, CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore
@@ -160,15 +159,14 @@ class ProduceHandler:
         log = _find(served, index)
         if records is None:
             raise KafkaError(ErrorCode.invalid_record, "no record batch in the request")
-        config = log.config
-        header = batch.check_produced(records, config.max_message_bytes)
-        if config.compact:
+        header = batch.check_produced(records, log.max_batch)
+        if log.compacted:
             _check_keys(records)
         if acks == _ALL and log.short_of_replicas:
             log.excuse_gaps()
             raise KafkaError(ErrorCode.not_enough_replicas, f"{log} has too few replicas in sync")
         result = log.append(header, records)
-        if result.next_offset > log.high_watermark and (acks == _ALL or config.durability is Durability.DISK):
+        if result.next_offset > log.high_watermark and (acks == _ALL or not log.in_memory):
             waits.append(_Wait(log, result.next_offset, answers))
         answers.append((index, 0, result.base_offset, result.append_time, log.log_start, None))
 

@@ -163,7 +163,7 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = {
         ),
         ConfigKey(
             "segment.bytes",
-            str(8 * 1024 * 1024),
+            str(16 * 1024 * 1024),
             ConfigType.INT,
             _integer(1024, 1 << 30),
             "size of a segment, in memory and on disk",

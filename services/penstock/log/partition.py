@@ -172,6 +172,8 @@ class PartitionLog:
         self._stamps_time = config.timestamp_type is TimestampType.LOG_APPEND_TIME
         self.in_memory = config.durability is Durability.MEMORY
         """Whether a record counts as soon as it is in memory, or only when it is on disk."""
+        self.compacted = config.compact
+        self.max_batch = config.max_message_bytes
 
     # Writing
 
@@ -301,6 +303,8 @@ class PartitionLog:
                 touched.append(self._drop_newest())
             else:
                 segment.cut(position, offset)
+                if segment.memory is not None:
+                    self._pool.sealed(segment.memory)
                 touched.append(segment)
         self._places.clear()
         self._pending = deque([entry for entry in self._pending if entry[0] <= offset])
@@ -367,11 +371,11 @@ class PartitionLog:
     def _roll(self, need: int) -> Segment:
         """A new newest segment with room for `need` bytes; the old one is sealed after it exists."""
         previous = self.segments[-1] if self.segments else None
-        wanted = min(self.config.segment_bytes, self._pool.largest)
-        if previous is None or previous.memory is None:
-            wanted = min(wanted, SMALLEST)
-        elif previous.memory.size < wanted:
-            wanted = min(wanted, previous.memory.size * 2)
+        wanted = SMALLEST
+        if previous is not None and previous.memory is not None:
+            held = previous.memory.size
+            wanted = min(self._pool.share(held if previous.memory.is_open else 0), held * 2)
+        wanted = min(wanted, self.config.segment_bytes)
         # A power of two is meant to be the whole file, header included.
         memory = self._pool.acquire(max(need, wanted - layout.SEGMENT_HEADER))
         if previous is not None and previous.size == 0:
@@ -383,6 +387,8 @@ class PartitionLog:
         segment = self._begin_segment(memory)
         if previous is not None and not previous.sealed:
             previous.seal(segment.base_offset)
+            if previous.memory is not None:
+                self._pool.sealed(previous.memory)
             self._on_sealed(self, previous)
             if not self.dirty:  # the sealed segment's index is still to be written
                 self.dirty = True

@@ -62,9 +62,11 @@ class SegmentPool:
             leftover.unlink()
         self.budget = budget
         self.largest = max(SMALLEST, 1 << max(budget // _SHARES, 1).bit_length() - 1)
-        """A partition's segments grow up to this: in a small budget a few must not have it all."""
+        """A partition's segments grow up to this, however few there are."""
         self.detached_budget = budget // 4 if detached_budget is None else detached_budget
         self._total = 0
+        self._open_bytes = 0
+        """In segments that are still appended to: they can't be evicted."""
         self._free: dict[int, list[SegmentMemory]] = defaultdict(list)
         self._free_bytes = 0
         self._retiring: deque[tuple[float, SegmentMemory]] = deque()
@@ -87,6 +89,26 @@ class SegmentPool:
         """Bytes that can be handed out without taking anything away."""
         return self._free_bytes + max(0, self.budget - self._total)
 
+    def share(self, held: int) -> int:
+        """How large the next segment of a partition may be whose newest takes `held` bytes.
+
+        Half the budget is for segments that are appended to, and each gets half of what the others leave
+        of it: n busy partitions come to 1/(n+1) each. If they had it all, nothing could ever be evicted.
+        """
+        left = self.budget // 2 - self._open_bytes + held
+        return min(self.largest, max(SMALLEST, 1 << max(left // 2, 1).bit_length() - 1))
+
+    def sealed(self, memory: SegmentMemory) -> None:
+        """Nothing more is appended to it."""
+        if memory.is_open:
+            memory.is_open = False
+            self._open_bytes -= memory.size
+
+    def _opened(self, memory: SegmentMemory) -> SegmentMemory:
+        memory.is_open = True
+        self._open_bytes += memory.size
+        return memory
+
     def acquire(self, need: int) -> SegmentMemory:
         """A segment with room for `need` bytes, to be given an owner with `assign`."""
         size = size_class(need)
@@ -95,7 +117,7 @@ class SegmentPool:
         if free:
             memory = free.pop()
             self._free_bytes -= size
-            return memory
+            return self._opened(memory)
         while self._total + size > self.budget and self._free_bytes:
             self._drop_one_free()
         if self._total + size > self.budget:
@@ -105,14 +127,14 @@ class SegmentPool:
         except OSError as error:  # the file system behind shared memory is smaller than the budget
             raise MemoryExhausted(size, self._total, self.budget, str(error)) from None
         self._total += size
-        return memory
+        return self._opened(memory)
 
     def _create(self, size: int) -> SegmentMemory:
         return SegmentMemory.create(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}", size)
 
     def take_orders(self) -> list[int]:
         """Sizes of segments that will be asked for soon, counted as if they were there already: `make`
-        them on a thread, then `deliver`. A fresh 8 MiB takes milliseconds; no append should wait so long."""
+        them on a thread, then `deliver`. A fresh 16 MiB takes milliseconds; no append should wait so long."""
         orders = []
         for size, asked in self._asked.items():
             missing = min(asked + 1, _SPARES) - len(self._free[size])
@@ -138,17 +160,21 @@ class SegmentPool:
         for memory in made:
             self.give_back(memory)
 
-    def adopt(self, memory: SegmentMemory) -> None:
+    def adopt(self, memory: SegmentMemory, *, sealed: bool) -> None:
         """Count memory that an earlier process left and a log has taken over."""
         self._total += memory.size
+        if not sealed:
+            self._opened(memory)
 
     def give_back(self, memory: SegmentMemory) -> None:
         """Memory that was acquired and never shown to anybody."""
+        self.sealed(memory)
         self._free[memory.size].append(memory)
         self._free_bytes += memory.size
 
     def retire(self, memory: SegmentMemory) -> None:
         """First look: the owner is done with it. Readers that come now find no name and an odd generation."""
+        self.sealed(memory)
         memory.mark_retiring()
         memory.move(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}")
         self._retiring.append((self._clock(), memory))

@@ -113,7 +113,7 @@ class LogStore:
         """What the ticker waits for while nothing moves; `_hurry` ends it."""
         self._ticker: asyncio.Task[None] | None = None
         self._housekeeper: asyncio.Task[None] | None = None
-        self._reserve = min(memory_budget // 8, 128 * 1024 * 1024)
+        self._reserve = min(memory_budget // 4, 256 * 1024 * 1024)
 
     # Life
 
@@ -212,7 +212,7 @@ class LogStore:
         partition.producers = found.producers
         for segment in found.segments:
             if segment.memory is not None:
-                self.pool.adopt(segment.memory)
+                self.pool.adopt(segment.memory, sealed=segment.sealed)
                 if segment.sealed:
                     self._sealed.append((partition, segment))
         # What a replica without its memory had committed, its leader will say; the disk may have more.

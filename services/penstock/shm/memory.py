@@ -10,23 +10,24 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import Final
 
 from penstock.shm import files, layout
 from penstock.shm.layout import WORD
 
-_GENERATION = layout.SEGMENT_GENERATION // WORD
-_PARTITION = layout.SEGMENT_PARTITION // WORD
-_BASE = layout.SEGMENT_BASE // WORD
-_NEXT = layout.SEGMENT_NEXT // WORD
+_GENERATION: Final = layout.SEGMENT_GENERATION // WORD
+_PARTITION: Final = layout.SEGMENT_PARTITION // WORD
+_BASE: Final = layout.SEGMENT_BASE // WORD
+_NEXT: Final = layout.SEGMENT_NEXT // WORD
 
-WRITTEN = layout.SEGMENT_WRITTEN // WORD
-MAX_TIME = layout.SEGMENT_MAX_TIME // WORD
+WRITTEN: Final = layout.SEGMENT_WRITTEN // WORD
+MAX_TIME: Final = layout.SEGMENT_MAX_TIME // WORD
 
 
 class SegmentMemory:
     """A mapped segment file, writable. `capacity` is what fits behind the header."""
 
-    __slots__ = ("_mapping", "capacity", "holds", "path", "size", "view", "words")
+    __slots__ = ("_mapping", "capacity", "holds", "is_open", "path", "size", "view", "words")
 
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
@@ -35,6 +36,8 @@ class SegmentMemory:
         self.capacity = self.size - layout.SEGMENT_HEADER
         self.view = memoryview(mapping)
         self.words = files.words_of(mapping)
+        self.is_open = False
+        """Whether the pool counts it as appended to."""
         self.holds = 0
         """The broker's own uses: responses on their way, write-behind. Never overwritten while held."""
 

@@ -37,7 +37,7 @@ _STEADY: Final = 0.07
 _MOST_WARM_UPS: Final = 8
 KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
-"""Ours stay at their 8 MiB; Kafka's 1 GiB would outlive the whole run, and rolling is dear for it."""
+"""Ours stay at their default, 16 MiB; Kafka's 1 GiB would outlive the run, and rolling is dear for it."""
 
 
 class Subject(Experiment):
