@@ -5,9 +5,10 @@ frame    u32 length of the rest | u8 kind | body          big-endian
 HELLO    JSON, leader to backup, first on every connection: who it is, which lane this is
 ATTACH   JSON list: partitions and epochs; answered by ATTACHED: what the backup has, or why not
 BEGIN    JSON list: where to cut; answered by BEGUN: where to go on
-DATA     u32 number | sections: topic id, partition, epoch, base offset, high watermark, log start,
-         size, then `size` bytes of whole batches. No section at all: a heartbeat
-ACK      u32 number of the newest frame dealt with, 0 for none | topic id, partition, epoch, end offset ...
+DATA     u64 number, one higher each time | sections: topic id, partition, epoch, base offset, high watermark,
+         log start, size, then `size` bytes of whole batches. No section at all: a heartbeat
+TAKEN    u64 number of a frame, all of which is here and counts: the answer to nearly every one
+ACK      u64 number of any other frame, 0 for none | topic id, partition, epoch, end offset ...
 REFUSED  JSON list: partitions whose frames are not taken, and the epoch promised
 """
 
@@ -23,15 +24,16 @@ from penstock.wire.batch import Buffer
 
 MAX_FRAME: Final = 256 << 20
 HEAD: Final = struct.Struct(">IB")
-_NUMBER: Final = struct.Struct(">I")
+_NUMBER: Final = struct.Struct(">Q")
+_TAKEN: Final = struct.Struct(">IBQ")
 _SECTION: Final = struct.Struct(">16siiqqqI")
 _ACK: Final = struct.Struct(">16siiq")
 # Methods, so that the loops over partitions need not look them up.
 _pack_section: Final = _SECTION.pack
 _unpack_section: Final = _SECTION.unpack_from
 _pack_ack: Final = _ACK.pack
-_COPIED: Final = 64 << 10
-"""Bytes of a frame up to which it is sent as one buffer."""
+COPIED: Final = 64 << 10
+"""Bytes of records in a frame up to which they are copied into it."""
 
 
 class Kind(IntEnum):
@@ -43,11 +45,13 @@ class Kind(IntEnum):
     DATA = 6
     ACK = 7
     REFUSED = 8
+    TAKEN = 9
 
 
-# The two that come all the time, without a look into the enumeration.
+# Those that come all the time, without a look into the enumeration.
 DATA: Final = 6
 ACK: Final = 7
+TAKEN: Final = 9
 
 
 class Section:
@@ -93,8 +97,8 @@ def read_message(body: memoryview) -> Any:
         raise MalformedFrame(str(error)) from None
 
 
-def data(number: int, sections: list[Section]) -> list[Buffer]:
-    """One frame; records stay where they are, unless so little that a copy is cheaper than another buffer."""
+def data(number: int, sections: list[Section], copied: bool) -> list[Buffer]:
+    """One frame. Records stay where they are, unless so little that a copy is cheaper than more buffers."""
     buffers: list[Buffer] = [b""]
     length = 1 + _NUMBER.size
     for section in sections:
@@ -116,7 +120,7 @@ def data(number: int, sections: list[Section]) -> list[Buffer]:
         if records is not None:
             buffers.append(records)
     buffers[0] = HEAD.pack(length, DATA) + _NUMBER.pack(number)
-    return [b"".join(buffers)] if length <= _COPIED else buffers
+    return [b"".join(buffers)] if copied else buffers
 
 
 def read_data(body: memoryview) -> tuple[int, list[Section]]:
@@ -136,6 +140,17 @@ def read_data(body: memoryview) -> tuple[int, list[Section]]:
         sections.append(Section((topic_id, partition), epoch, base, watermark, log_start, records))
         at += length
     return _NUMBER.unpack_from(body)[0], sections
+
+
+def taken(number: int) -> list[Buffer]:
+    return [_TAKEN.pack(1 + _NUMBER.size, TAKEN, number)]
+
+
+def read_taken(body: memoryview) -> int:
+    if len(body) != _NUMBER.size:
+        raise MalformedFrame("not the number of a frame")
+    number: int = _NUMBER.unpack(body)[0]
+    return number
 
 
 def acks(number: int, entries: list[Acknowledged]) -> list[Buffer]:
