@@ -18,7 +18,7 @@ from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
 from penstock.replication import frames
-from penstock.replication.frames import MalformedFrame, Section
+from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
@@ -343,7 +343,11 @@ def test_a_backup_answers_for_a_frame_only_if_all_of_it_counts_r4(play: Callable
             nonlocal number
             number += 1
             said.clear()
-            body = b"".join(bytes(b) for b in frames.data(number, list(sections), True))
+            draft = Draft()
+            for each in sections:
+                watermark, start = each.high_watermark, each.log_start
+                draft.add(each.key, each.epoch, each.base, watermark, start, each.records)
+            body = b"".join(bytes(b) for b in draft.finish(number))
             inbound.frame(frames.DATA, memoryview(body)[frames.HEAD.size :])
             return said
 

@@ -32,6 +32,7 @@ CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
 GAP_GRACE_MS: Final = 10_000
 """How long after a refusal a producer's gap may come of it: requests that were on their way behind it."""
+COMMITTED: Final = ErrorCode.none
 _PLACES_REMEMBERED: Final = 64
 _APPEND: Final = PartitionControl.APPEND
 _COMMIT: Final = PartitionControl.COMMIT
@@ -509,7 +510,7 @@ class PartitionLog:
         if self.term != term:
             return ErrorCode.not_leader_or_follower  # whatever is at `offset` now may be somebody else's
         if self.high_watermark >= offset:
-            return ErrorCode.none
+            return COMMITTED
         if self.short_of_replicas:
             return ErrorCode.not_enough_replicas_after_append
         return None

@@ -25,15 +25,14 @@ from penstock.wire.batch import Buffer
 MAX_FRAME: Final = 256 << 20
 HEAD: Final = struct.Struct(">IB")
 _NUMBER: Final = struct.Struct(">Q")
-_TAKEN: Final = struct.Struct(">IBQ")
+_NUMBERED: Final = struct.Struct(">IBQ")
 _SECTION: Final = struct.Struct(">16siiqqqI")
 _ACK: Final = struct.Struct(">16siiq")
 # Methods, so that the loops over partitions need not look them up.
 _pack_section: Final = _SECTION.pack
 _unpack_section: Final = _SECTION.unpack_from
 _pack_ack: Final = _ACK.pack
-COPIED: Final = 64 << 10
-"""Bytes of records in a frame up to which they are copied into it."""
+_COPIED: Final = 64 << 10
 
 
 class Kind(IntEnum):
@@ -55,7 +54,7 @@ TAKEN: Final = 9
 
 
 class Section:
-    """What one frame says about one partition. A plain class: compiled, its fields are machine words."""
+    """What a frame that came says about one partition. Compiled, its fields are machine words."""
 
     __slots__ = ("base", "epoch", "high_watermark", "key", "log_start", "records")
 
@@ -97,30 +96,42 @@ def read_message(body: memoryview) -> Any:
         raise MalformedFrame(str(error)) from None
 
 
-def data(number: int, sections: list[Section], copied: bool) -> list[Buffer]:
-    """One frame. Records stay where they are, unless so little that a copy is cheaper than more buffers."""
-    buffers: list[Buffer] = [b""]
-    length = 1 + _NUMBER.size
-    for section in sections:
-        records = section.records
+class Draft:
+    """A frame of records in the making."""
+
+    __slots__ = ("_buffers", "_length", "sections")
+
+    def __init__(self) -> None:
+        self.sections = 0
+        self._buffers: list[Buffer] = [b""]
+        self._length = 1 + _NUMBER.size
+
+    def add(
+        self,
+        key: PartitionKey,
+        epoch: int,
+        base: int,
+        high_watermark: int,
+        log_start: int,
+        records: memoryview | None,
+    ) -> None:
+        """What it says about one partition. Whole batches; None: nothing new but what else is said here."""
+        self.sections += 1
         size = 0 if records is None else len(records)
-        topic_id, partition = section.key
-        buffers.append(
-            _pack_section(
-                topic_id,
-                partition,
-                section.epoch,
-                section.base,
-                section.high_watermark,
-                section.log_start,
-                size,
-            )
-        )
-        length += _SECTION.size + size
+        head = _pack_section(key[0], key[1], epoch, base, high_watermark, log_start, size)
+        self._buffers.append(head)
+        self._length += _SECTION.size + size
         if records is not None:
-            buffers.append(records)
-    buffers[0] = HEAD.pack(length, DATA) + _NUMBER.pack(number)
-    return [b"".join(buffers)] if copied else buffers
+            self._buffers.append(records)
+
+    @property
+    def is_short(self) -> bool:
+        """So little that to copy the records is cheaper than to send them from where they are."""
+        return self._length <= _COPIED
+
+    def finish(self, number: int) -> list[Buffer]:
+        self._buffers[0] = _NUMBERED.pack(self._length, DATA, number)
+        return [b"".join(self._buffers)] if self.is_short else self._buffers
 
 
 def read_data(body: memoryview) -> tuple[int, list[Section]]:
@@ -143,7 +154,7 @@ def read_data(body: memoryview) -> tuple[int, list[Section]]:
 
 
 def taken(number: int) -> list[Buffer]:
-    return [_TAKEN.pack(1 + _NUMBER.size, TAKEN, number)]
+    return [_NUMBERED.pack(1 + _NUMBER.size, TAKEN, number)]
 
 
 def read_taken(body: memoryview) -> int:
@@ -155,7 +166,7 @@ def read_taken(body: memoryview) -> int:
 
 def acks(number: int, entries: list[Acknowledged]) -> list[Buffer]:
     body = b"".join([_pack_ack(key[0], key[1], epoch, end) for key, epoch, end in entries])
-    return [HEAD.pack(1 + _NUMBER.size + len(body), ACK) + _NUMBER.pack(number) + body]
+    return [_NUMBERED.pack(1 + _NUMBER.size + len(body), ACK, number) + body]
 
 
 def read_acks(body: memoryview) -> tuple[int, list[Acknowledged]]:

@@ -18,7 +18,7 @@ from penstock.cluster.partitions import PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
-from penstock.replication.frames import Kind, MalformedFrame, Section
+from penstock.replication.frames import Draft, Kind, MalformedFrame
 from penstock.replication.leadership import Backup, Leadership, Sender, Shipment, common_prefix
 from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch
@@ -73,7 +73,7 @@ class _Lane:
 
     def send(
         self,
-        sections: list[Section],
+        draft: Draft,
         shipments: list[Shipment],
         holds: list[SegmentMemory],
         told: list[tuple[Backup, int]],
@@ -81,17 +81,13 @@ class _Lane:
     ) -> None:
         assert self.channel is not None
         self._number += 1
-        size = 0
-        for shipment in shipments:
-            size += shipment.size
-        copied = size <= frames.COPIED
-        if copied:
+        if draft.is_short:
             holds = []
         for memory in holds:
             memory.holds += 1
         self.sent.append(_Sent(self._number, shipments, holds, told))
         self.sent_at = now
-        self.channel.send(frames.data(self._number, sections, copied))
+        self.channel.send(draft.finish(self._number))
 
     def answered(self, number: int) -> list[Shipment]:
         """The backup is done with a frame, the oldest on its way: what was in it.
@@ -182,7 +178,7 @@ class Link(Sender):
         lane = self._live
         if lane.channel is None or not self._dirty or len(lane.sent) >= FRAMES or lane.channel.is_stuck:
             return
-        sections: list[Section] = []
+        draft = Draft()
         shipments: list[Shipment] = []
         holds: list[SegmentMemory] = []
         told: list[tuple[Backup, int]] = []
@@ -220,9 +216,9 @@ class Link(Sender):
             backup.told_watermark, backup.told_start = watermark, log_start
             if log_start > backup.start_acked:
                 told.append((backup, log_start))
-            sections.append(Section(key, leadership.epoch, base, watermark, log_start, view))
-        if sections:
-            lane.send(sections, shipments, holds, told, now)
+            draft.add(key, leadership.epoch, base, watermark, log_start, view)
+        if draft.sections:
+            lane.send(draft, shipments, holds, told, now)
         if self._dirty and len(lane.sent) < FRAMES and not self._flush_soon:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
@@ -245,7 +241,7 @@ class Link(Sender):
                 self._dirty[key] = backup
         self._flush()
         if now - lane.sent_at >= heartbeat and not lane.channel.is_stuck:
-            lane.send([], [], [], [], now)
+            lane.send(Draft(), [], [], [], now)
 
     def nudge(self, now: float) -> None:
         """Now and then: an attempt to attach that came to nothing, for whatever reason, is made again."""
@@ -534,8 +530,9 @@ class Link(Sender):
             now = self.now()
             backup.sent_up_to(shipment, now)
             watermark, log_start = partition.high_watermark, partition.log_start
-            section = Section(key, leadership.epoch, base, watermark, log_start, view)
-            self._bulk.send([section], [shipment], holds, [], now)
+            draft = Draft()
+            draft.add(key, leadership.epoch, base, watermark, log_start, view)
+            self._bulk.send(draft, [shipment], holds, [], now)
         while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
             self._bulk_moved.clear()
             with contextlib.suppress(TimeoutError):
