@@ -129,15 +129,16 @@ class Cluster:
         return json.loads(base64.b64decode(found[0]["value"]))
 
     def in_sync(self, topic: str, count: int, timeout: float = 60) -> None:
-        """Wait until every partition has `count` replicas in sync."""
-        eventually(
-            lambda: (
-                (found := self.partitions(topic))
-                and all(len(state["in_sync"]) == count for state in found.values())
-            ),
-            timeout,
-            0.1,
-        )
+        """Wait until there is such a topic, and every partition of it has `count` replicas in sync."""
+
+        def all_in_sync() -> bool:
+            with contextlib.suppress(KeyError):
+                wanted = len(self._value(f"/topics/{topic}")["partitions"])
+                found = self.partitions(topic)
+                return len(found) == wanted and all(len(one["in_sync"]) == count for one in found.values())
+            return False
+
+        eventually(all_in_sync, timeout, 0.1)
 
     def leader(self, topic: str, partition: int) -> int:
         leader: int = self.partitions(topic)[partition]["leader"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from simulation import SimBroker, World, interpreted, records, simulate
 
 from penstock.cluster import partitions
 from penstock.cluster.partitions import NOBODY, Member, PartitionState
+from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
 from penstock.replication import frames
-from penstock.replication.leadership import Leadership, common_prefix
+from penstock.replication.frames import Draft, MalformedFrame, Section
+from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 
 Scenario = Callable[[World], Awaitable[None]]
@@ -246,6 +250,153 @@ def test_an_acknowledgement_of_an_old_epoch_or_before_the_handshake_counts_for_n
         assert replica.log.high_watermark < end, "counted without a handshake"
         world.network.stalled.clear()
         await waiting
+
+    play(scenario)
+
+
+def test_an_answer_to_a_frame_counts_for_its_connection_and_its_handshake_only_r4(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        link = leader.replicator.links[backup.number]
+        live = link._live
+
+        def its() -> Backup:
+            led = replica.leadership  # another one after an election
+            assert led is not None
+            return led.backups[backup.number]
+
+        async def send() -> tuple[asyncio.Task[ErrorCode], int]:
+            """A record that doesn't get through for now, and the number of its frame."""
+            await world.in_sync(2)
+            await world.until(lambda: replica.leadership and its().streaming)
+            world.network.stalled.add((leader.number, backup.number))
+            waiting = asyncio.create_task(world.produce(replica.log, timeout=3))
+            await asyncio.sleep(0.01)
+            while not live.sent[0].shipments:  # a heartbeat before it
+                live.answered(live.sent[0].number)
+            return waiting, live.sent[0].number
+
+        def say(number: int) -> None:
+            body = b"".join(bytes(b) for b in frames.taken(number))
+            link.frame(live, frames.TAKEN, memoryview(body)[frames.HEAD.size :])
+
+        lost, old = await send()
+        assert live.channel is not None
+        live.channel.close()
+        world.network.stalled.clear()
+        assert await lost is ErrorCode.none
+        waiting, number = await send()
+        end = replica.log.log_end
+        with contextlib.suppress(MalformedFrame):
+            say(old)
+        assert replica.log.high_watermark < end, "the answer to a frame of the connection before was counted"
+        with contextlib.suppress(MalformedFrame):
+            say(number + 99)
+        assert replica.log.high_watermark < end, "the answer to a frame that was never sent was counted"
+        its().handshake += 1
+        say(number)
+        assert replica.log.high_watermark < end, "counted though another handshake had begun"
+        assert not live.sent or live.sent[0].number > number
+        link.hang_up()
+        world.network.stalled.clear()
+        assert await waiting is ErrorCode.none
+        waiting, number = await send()
+        say(number)
+        assert replica.log.high_watermark == replica.log.log_end, "a good answer was not counted"
+        link.hang_up()
+        world.network.stalled.clear()
+        assert await waiting is ErrorCode.none
+
+    play(scenario)
+
+
+def test_a_backup_answers_for_a_frame_only_if_all_of_it_counts_r4(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        ours, its = log_of(leader, world), log_of(backup, world)
+        assert backup.replicator is not None
+        attachment = backup.replicator.replicas[world.key].attachment
+        assert attachment is not None
+        inbound = attachment.inbound
+        said: list[tuple[int, bytes]] = []
+
+        class Keeps:
+            is_stuck = is_closed = False
+
+            def send(self, buffers: Sequence[Buffer]) -> None:
+                content = b"".join(bytes(buffer) for buffer in buffers)
+                said.append((content[4], content[5:]))
+
+            def close(self) -> None: ...
+
+        world.network.stalled.add((leader.number, backup.number))
+        channel, inbound.channel = inbound.channel, Keeps()
+        number = 1000
+
+        def send(*sections: Section) -> list[tuple[int, bytes]]:
+            nonlocal number
+            number += 1
+            said.clear()
+            draft = Draft()
+            for each in sections:
+                watermark, start = each.high_watermark, each.log_start
+                draft.add(each.key, each.epoch, each.base, watermark, start, each.records)
+            body = b"".join(bytes(b) for b in draft.finish(number))
+            inbound.frame(frames.DATA, memoryview(body)[frames.HEAD.size :])
+            return said
+
+        async def record() -> Section:
+            """The next one of the leader's log, as it would be sent."""
+            base, position = ours.log_end, ours.segments[-1].size
+            task = asyncio.create_task(world.produce(ours, timeout=0.001))
+            await task
+            view = ours.segments[-1].bytes_between(position, ours.segments[-1].size)
+            return Section(world.key, attachment.epoch, base, ours.high_watermark, 0, view)
+
+        def is_answered_by_partition(ends: list[frames.Acknowledged]) -> bool:
+            kind, body = said[-1]
+            return kind == frames.ACK and frames.read_acks(memoryview(body)) == (number, ends)
+
+        send(await record())
+        assert [(kind, frames.read_taken(memoryview(body))) for kind, body in said] == [
+            (frames.TAKEN, number)
+        ]
+        assert its.log_end == ours.log_end
+
+        good = await record()
+        send(good, Section((b"?" * 16, 0), 1, 0, 0, 0, None))
+        assert said[0][0] == frames.Kind.REFUSED
+        assert is_answered_by_partition([(world.key, attachment.epoch, its.log_end)])
+
+        send(good)  # again: it doesn't go on from where the log ends
+        assert said[0][0] == frames.Kind.REFUSED
+        assert is_answered_by_partition([])
+
+        late = await record()
+        late.epoch -= 1
+        send(late)
+        assert said[0][0] == frames.Kind.REFUSED
+        assert is_answered_by_partition([])
+        late.epoch += 1
+
+        its.configure(replace(its.config, durability=Durability.DISK))
+        send(late)
+        assert its.log_end == ours.log_end
+        assert its.durable_end < its.log_end
+        assert is_answered_by_partition([(world.key, attachment.epoch, its.durable_end)])
+        its.configure(replace(its.config, durability=Durability.MEMORY))
+
+        attachment.park(good, memoryview(b"waits for memory"))
+        send(await record())
+        assert is_answered_by_partition([])
+        attachment.parked.clear()
+        inbound.channel = channel
 
     play(scenario)
 
@@ -565,6 +716,17 @@ def test_without_promises_a_lower_epoch_is_followed_r3(
 
 
 @interpreted
+def test_without_frame_numbers_an_answer_counts_for_another_frame_r4(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "penstock.replication.link._Lane.answered", lambda self, _: self.sent.popleft().shipments
+    )
+    with pytest.raises(AssertionError, match="connection before"):
+        test_an_answer_to_a_frame_counts_for_its_connection_and_its_handshake_only_r4(play)
+
+
+@interpreted
 def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -572,9 +734,9 @@ def test_without_min_insync_replicas_a_lone_leader_commits_r6(
 
     def careless(self: Leadership) -> None:
         config = self.log.config
-        self.log.config = replace(config, min_insync_replicas=1)
+        self.log.configure(replace(config, min_insync_replicas=1))
         advance(self)
-        self.log.config = config
+        self.log.configure(config)
 
     monkeypatch.setattr(Leadership, "advance", careless)
     with pytest.raises(AssertionError):

@@ -10,7 +10,7 @@ import uvloop
 
 from penstock.replication import frames
 from penstock.replication.channel import Channel, TcpNetwork
-from penstock.replication.frames import Section
+from penstock.replication.frames import Draft
 from penstock.replication.link import Link
 
 
@@ -92,7 +92,10 @@ def test_frames_of_every_size_come_whole_and_in_order_over_tcp() -> None:
         channel = await network.dial(("127.0.0.1", port), here)
         for number, size in enumerate(sizes, 1):
             records = memoryview(bytes([number]) * size) if size else None
-            channel.send(frames.data(number, [Section((b"t" * 16, 3), 4, 5, 6, 7, records)] * 2))
+            draft = Draft()
+            for _ in range(2):
+                draft.add((b"t" * 16, 3), 4, 5, 6, 7, records)
+            channel.send(draft.finish(number))
         await asyncio.wait_for(there.complete.wait(), 10)
         for number, size in enumerate(sizes, 1):
             kind, body = there.came[number - 1]

@@ -19,7 +19,7 @@ from penstock.broker.catalog import Catalog, ServedTopic
 from penstock.broker.reply import Answer, Hand, Later, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import INTERNAL
-from penstock.log.partition import Awaiting, CeilingReached, PartitionLog
+from penstock.log.partition import COMMITTED, Awaiting, CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore
 from penstock.wire import batch, produce
@@ -89,7 +89,7 @@ class _Open(Promise):
                 wait.settled(code)
 
     def settled(self, wait: _Wait, code: ErrorCode) -> None:
-        if code is not ErrorCode.none:
+        if code is not COMMITTED:
             self._handler.not_committed(wait, code)
         self._left -= 1
         if self._left == 0:

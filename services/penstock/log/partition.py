@@ -9,7 +9,7 @@ may see goes through this class.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,6 +32,7 @@ CEILING_STEP: Final = 1 << 22
 """How far ahead of the log's end offsets are reserved on disk: a few seconds at full speed."""
 GAP_GRACE_MS: Final = 10_000
 """How long after a refusal a producer's gap may come of it: requests that were on their way behind it."""
+COMMITTED: Final = ErrorCode.none
 _PLACES_REMEMBERED: Final = 64
 _APPEND: Final = PartitionControl.APPEND
 _COMMIT: Final = PartitionControl.COMMIT
@@ -67,6 +68,26 @@ class Awaiting:
 
     def settled(self, code: ErrorCode) -> None:
         raise NotImplementedError
+
+
+class Listener:
+    """Who brings others what is appended here."""
+
+    __slots__ = ()
+
+    def on_append(self) -> None:
+        raise NotImplementedError
+
+
+class _Appended:
+    """Appended and not committed yet: where it ends, as an offset and in its segment."""
+
+    __slots__ = ("end", "position", "segment")
+
+    def __init__(self, end: int, segment: Segment, position: int) -> None:
+        self.end = end
+        self.segment = segment
+        self.position = position
 
 
 class Slice(NamedTuple):
@@ -141,7 +162,7 @@ class PartitionLog:
         """Where offsets go on if this log is all there is and its memory was lost (rule R9)."""
         self.durable_end = 0
         """How far the log is on disk for certain; kept up only with `durability=disk`."""
-        self.on_append: Callable[[PartitionLog], None] | None = None
+        self.listener: Listener | None = None
         """Told of every append that others have to get (`replicated`)."""
         self.on_synced: Callable[[PartitionLog], None] | None = None
         """Told when `durable_end` moved, if that is not all that a commit needs."""
@@ -158,10 +179,10 @@ class PartitionLog:
         self._clock = clock
         self._on_dirty = on_dirty
         self._on_sealed = on_sealed
-        self._pending: deque[tuple[int, Segment, int]] = deque()
+        self._pending: list[_Appended] = []
         self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
         self._waiters: list[Callable[[], None]] = []
-        self._awaiting: deque[Awaiting] = deque()
+        self._awaiting: list[Awaiting] = []
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -174,6 +195,7 @@ class PartitionLog:
         """Whether a record counts as soon as it is in memory, or only when it is on disk."""
         self.compacted = config.compact
         self.max_batch = config.max_message_bytes
+        self.min_insync_replicas = config.min_insync_replicas
 
     # Writing
 
@@ -221,9 +243,9 @@ class PartitionLog:
             if self._waiters or self._awaiting:
                 self.wake()
         else:
-            self._pending.append((end, segment, segment.size))
-            if self.on_append is not None:
-                self.on_append(self)
+            self._pending.append(_Appended(end, segment, segment.size))
+            if self.listener is not None:
+                self.listener.on_append()
         if not self.dirty:
             self.dirty = True
             self._on_dirty(self)
@@ -251,9 +273,8 @@ class PartitionLog:
         self.dense_from = dense_from
         self.log_end = end
         self._words[_APPEND] = end
-        self._pending.append((end, segment, segment.size))
+        self._pending.append(_Appended(end, segment, segment.size))
         began = False
-        now = self._clock()
         last_epoch = self.epochs[-1].epoch if self.epochs else -1
         for header in headers:
             if header.is_control or header.record_count <= header.last_offset_delta:
@@ -263,7 +284,7 @@ class PartitionLog:
                 self.epochs.append(EpochStart(last_epoch, header.base_offset))
                 began = True
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
-                self.producers.record(header, header.base_offset, now)
+                self.producers.record(header, header.base_offset, self._clock())
         self.bytes_replicated += size
         if not self.dirty:
             self.dirty = True
@@ -307,10 +328,10 @@ class PartitionLog:
                     self._pool.sealed(segment.memory)
                 touched.append(segment)
         self._places.clear()
-        self._pending = deque([entry for entry in self._pending if entry[0] <= offset])
-        reached = self._pending[-1][0] if self._pending else self.high_watermark
+        self._pending = [entry for entry in self._pending if entry.end <= offset]
+        reached = self._pending[-1].end if self._pending else self.high_watermark
         if reached < offset and self.segments:
-            self._pending.append((offset, self.segments[-1], self.segments[-1].size))
+            self._pending.append(_Appended(offset, self.segments[-1], self.segments[-1].size))
         while self.epochs and self.epochs[-1].start_offset >= offset:
             self.epochs.pop()
         self.log_end = offset
@@ -344,13 +365,20 @@ class PartitionLog:
 
     def commit(self, offset: int) -> None:
         """Everything below `offset` may be read from now on. Never goes back."""
-        moved = False
-        while self._pending and self._pending[0][0] <= offset:
-            self.high_watermark, segment, position = self._pending.popleft()
-            segment.committed = position
-            moved = True
-        if moved:
-            self._words[_COMMIT] = self.high_watermark
+        pending = self._pending
+        reached = 0
+        for entry in pending:
+            if entry.end > offset:
+                break
+            entry.segment.committed = entry.position
+            reached += 1
+        if reached:
+            end = self.high_watermark = pending[reached - 1].end
+            if reached == len(pending):
+                self._pending = []
+            else:
+                del pending[:reached]
+            self._words[_COMMIT] = end
             if self._waiters or self._awaiting:
                 self.wake()
 
@@ -488,7 +516,7 @@ class PartitionLog:
         if self.term != term:
             return ErrorCode.not_leader_or_follower  # whatever is at `offset` now may be somebody else's
         if self.high_watermark >= offset:
-            return ErrorCode.none
+            return COMMITTED
         if self.short_of_replicas:
             return ErrorCode.not_enough_replicas_after_append
         return None
@@ -502,12 +530,13 @@ class PartitionLog:
             self._awaiting.remove(awaiting)
 
     def wake(self) -> None:
-        awaiting = self._awaiting
-        while awaiting:
-            code = self.fate(awaiting[0].offset, awaiting[0].term)
+        while self._awaiting:
+            first = self._awaiting[0]
+            code = self.fate(first.offset, first.term)
             if code is None:
                 break  # those behind it were appended later
-            awaiting.popleft().settled(code)
+            self._awaiting.pop(0)
+            first.settled(code)
         waiters, self._waiters = self._waiters, []
         for wake in waiters:
             wake()
@@ -559,7 +588,7 @@ class PartitionLog:
         self.leading = False
         self.term += 1
         self.replicated = True
-        self.on_append = None
+        self.listener = None
         if self.control.state is not PartitionState.GONE:
             self.control.state = PartitionState.FENCED
         self.wake()
@@ -637,7 +666,7 @@ class PartitionLog:
                 segment.committed = segment.size
             else:
                 segment.committed = segment.position_of(self.high_watermark) if segment.is_hot else 0
-                self._pending.append((segment.next_offset, segment, segment.size))
+                self._pending.append(_Appended(segment.next_offset, segment, segment.size))
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._note_oldest()

@@ -111,13 +111,16 @@ class Segment:
         start = _DATA + self.size
         memory.view[start : start + len(run)] = run
         position = self.size
+        latest = self.max_timestamp
         for header in headers:
             if position >= self.index.next_at:
-                self.index.add(header.base_offset, position, self.max_timestamp)
-            if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp = header.max_timestamp
+                self.index.add(header.base_offset, position, latest)
+            if header.max_timestamp > latest:
+                latest = header.max_timestamp
             position += header.size
-        memory.words[MAX_TIME] = self.max_timestamp
+        if latest > self.max_timestamp:
+            self.max_timestamp = latest
+            memory.words[MAX_TIME] = latest
         self.size = position
         self.room -= len(run)
         self.next_offset = headers[-1].next_offset

@@ -73,7 +73,7 @@ class TcpChannel:
         self._handler = self._handler_for(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._view[self._filled :]
+        return self._view[self._filled :] if self._filled else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         self._filled += nbytes

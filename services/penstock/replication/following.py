@@ -13,7 +13,7 @@ from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
 from penstock.replication import frames, sabotage
 from penstock.replication.channel import Channel
-from penstock.replication.frames import Acknowledged, Kind, MalformedFrame, Section
+from penstock.replication.frames import Kind, MalformedFrame, Section
 
 if TYPE_CHECKING:
     from penstock.replication.replica import Replica
@@ -167,7 +167,8 @@ class Inbound:
     def _data(self, body: memoryview) -> None:
         number, sections = frames.read_data(body)
         replicas = self._replicas
-        acknowledged: list[Acknowledged] = []
+        taken: list[Section] = []
+        whole = True
         refused: list[Any] = []
         for section in sections:
             replica = replicas.get(section.key)
@@ -187,12 +188,19 @@ class Inbound:
                 )
             ):
                 refused.append(_refusal(section, replica))
-                continue
-            if self._take(replica, attachment, section):
-                acknowledged.append((section.key, section.epoch, end_of(replica.log)))
+                whole = False
+            elif self._take(replica, attachment, section):
+                taken.append(section)
+                whole = whole and replica.log.in_memory  # else it counts when it is on disk
+            else:
+                whole = False
+        if whole:
+            self.channel.send(frames.taken(number))
+            return
         if refused:
             self.channel.send(frames.message(Kind.REFUSED, refused))
-        self.channel.send(frames.acks(number, acknowledged))
+        ends = [(section.key, section.epoch, end_of(replicas[section.key].log)) for section in taken]
+        self.channel.send(frames.acks(number, ends))
 
     def _take(self, replica: Replica, attachment: Attachment, section: Section) -> bool:
         """Append one section; False if it has to wait for memory."""

@@ -5,9 +5,10 @@ frame    u32 length of the rest | u8 kind | body          big-endian
 HELLO    JSON, leader to backup, first on every connection: who it is, which lane this is
 ATTACH   JSON list: partitions and epochs; answered by ATTACHED: what the backup has, or why not
 BEGIN    JSON list: where to cut; answered by BEGUN: where to go on
-DATA     u32 number | sections: topic id, partition, epoch, base offset, high watermark, log start,
-         size, then `size` bytes of whole batches. No section at all: a heartbeat
-ACK      u32 number of the newest frame dealt with, 0 for none | topic id, partition, epoch, end offset ...
+DATA     u64 number, one higher each time | sections: topic id, partition, epoch, base offset, high watermark,
+         log start, size, then `size` bytes of whole batches. No section at all: a heartbeat
+TAKEN    u64 number of a frame, all of which is here and counts: the answer to nearly every one
+ACK      u64 number of any other frame, 0 for none | topic id, partition, epoch, end offset ...
 REFUSED  JSON list: partitions whose frames are not taken, and the epoch promised
 """
 
@@ -23,7 +24,8 @@ from penstock.wire.batch import Buffer
 
 MAX_FRAME: Final = 256 << 20
 HEAD: Final = struct.Struct(">IB")
-_NUMBER: Final = struct.Struct(">I")
+_NUMBER: Final = struct.Struct(">Q")
+_NUMBERED: Final = struct.Struct(">IBQ")
 _SECTION: Final = struct.Struct(">16siiqqqI")
 _ACK: Final = struct.Struct(">16siiq")
 # Methods, so that the loops over partitions need not look them up.
@@ -31,7 +33,6 @@ _pack_section: Final = _SECTION.pack
 _unpack_section: Final = _SECTION.unpack_from
 _pack_ack: Final = _ACK.pack
 _COPIED: Final = 64 << 10
-"""Bytes of a frame up to which it is sent as one buffer."""
 
 
 class Kind(IntEnum):
@@ -43,15 +44,17 @@ class Kind(IntEnum):
     DATA = 6
     ACK = 7
     REFUSED = 8
+    TAKEN = 9
 
 
-# The two that come all the time, without a look into the enumeration.
+# Those that come all the time, without a look into the enumeration.
 DATA: Final = 6
 ACK: Final = 7
+TAKEN: Final = 9
 
 
 class Section:
-    """What one frame says about one partition. A plain class: compiled, its fields are machine words."""
+    """What a frame that came says about one partition. Compiled, its fields are machine words."""
 
     __slots__ = ("base", "epoch", "high_watermark", "key", "log_start", "records")
 
@@ -93,30 +96,42 @@ def read_message(body: memoryview) -> Any:
         raise MalformedFrame(str(error)) from None
 
 
-def data(number: int, sections: list[Section]) -> list[Buffer]:
-    """One frame; records stay where they are, unless so little that a copy is cheaper than another buffer."""
-    buffers: list[Buffer] = [b""]
-    length = 1 + _NUMBER.size
-    for section in sections:
-        records = section.records
+class Draft:
+    """A frame of records in the making."""
+
+    __slots__ = ("_buffers", "_length", "sections")
+
+    def __init__(self) -> None:
+        self.sections = 0
+        self._buffers: list[Buffer] = [b""]
+        self._length = 1 + _NUMBER.size
+
+    def add(
+        self,
+        key: PartitionKey,
+        epoch: int,
+        base: int,
+        high_watermark: int,
+        log_start: int,
+        records: memoryview | None,
+    ) -> None:
+        """What it says about one partition. Whole batches; None: nothing new but what else is said here."""
+        self.sections += 1
         size = 0 if records is None else len(records)
-        topic_id, partition = section.key
-        buffers.append(
-            _pack_section(
-                topic_id,
-                partition,
-                section.epoch,
-                section.base,
-                section.high_watermark,
-                section.log_start,
-                size,
-            )
-        )
-        length += _SECTION.size + size
+        head = _pack_section(key[0], key[1], epoch, base, high_watermark, log_start, size)
+        self._buffers.append(head)
+        self._length += _SECTION.size + size
         if records is not None:
-            buffers.append(records)
-    buffers[0] = HEAD.pack(length, DATA) + _NUMBER.pack(number)
-    return [b"".join(buffers)] if length <= _COPIED else buffers
+            self._buffers.append(records)
+
+    @property
+    def is_short(self) -> bool:
+        """So little that to copy the records is cheaper than to send them from where they are."""
+        return self._length <= _COPIED
+
+    def finish(self, number: int) -> list[Buffer]:
+        self._buffers[0] = _NUMBERED.pack(self._length, DATA, number)
+        return [b"".join(self._buffers)] if self.is_short else self._buffers
 
 
 def read_data(body: memoryview) -> tuple[int, list[Section]]:
@@ -138,9 +153,20 @@ def read_data(body: memoryview) -> tuple[int, list[Section]]:
     return _NUMBER.unpack_from(body)[0], sections
 
 
+def taken(number: int) -> list[Buffer]:
+    return [_NUMBERED.pack(1 + _NUMBER.size, TAKEN, number)]
+
+
+def read_taken(body: memoryview) -> int:
+    if len(body) != _NUMBER.size:
+        raise MalformedFrame("not the number of a frame")
+    number: int = _NUMBER.unpack(body)[0]
+    return number
+
+
 def acks(number: int, entries: list[Acknowledged]) -> list[Buffer]:
     body = b"".join([_pack_ack(key[0], key[1], epoch, end) for key, epoch, end in entries])
-    return [HEAD.pack(1 + _NUMBER.size + len(body), ACK) + _NUMBER.pack(number) + body]
+    return [_NUMBERED.pack(1 + _NUMBER.size + len(body), ACK, number) + body]
 
 
 def read_acks(body: memoryview) -> tuple[int, list[Acknowledged]]:

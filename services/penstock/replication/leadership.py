@@ -8,20 +8,22 @@ counting for nothing. The union rule (R2), the epoch in every acknowledgement (R
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.cluster.partitions import Member, PartitionKey, PartitionState
-from penstock.log.partition import EpochStart, PartitionLog
+from penstock.log.partition import EpochStart, Listener, PartitionLog
 from penstock.log.segment import Segment
 from penstock.replication import sabotage
+from penstock.shm import layout
 from penstock.shm.layout import PartitionState as ControlState
 from penstock.wire import batch
 
 WINDOW: Final = 8 << 20
 """Bytes of one partition that may be on their way to one backup (rule R10)."""
 NEVER: Final = -1
+_DATA: Final = layout.SEGMENT_HEADER
+_ACKNOWLEDGES_EARLY: Final = sabotage.ACKNOWLEDGES_EARLY
 
 
 class Run:
@@ -35,10 +37,25 @@ class Run:
         self.next_offset = next_offset
 
 
-class Sender(Protocol):
+class Shipment:
+    """Records on their way to a backup. They count when they have arrived, if that is still the same
+    leadership, and no other handshake was begun meanwhile (rule R4)."""
+
+    __slots__ = ("backup", "end", "handshake", "leadership", "size")
+
+    def __init__(self, leadership: Leadership, backup: Backup, end: int, size: int) -> None:
+        self.leadership = leadership
+        self.backup = backup
+        self.handshake = backup.handshake
+        self.end = end
+        self.size = size
+
+
+class Sender:
     """Who brings a backup what was appended."""
 
-    def note(self, key: PartitionKey, backup: Backup) -> None: ...
+    def note(self, key: PartitionKey, backup: Backup) -> None:
+        raise NotImplementedError
 
 
 class Backup:
@@ -51,6 +68,7 @@ class Backup:
         "attached",
         "broker",
         "handshake",
+        "noted",
         "on_its_way",
         "position",
         "progress_at",
@@ -59,7 +77,8 @@ class Backup:
         "start_acked",
         "storage",
         "streaming",
-        "told",
+        "told_start",
+        "told_watermark",
         "tried_at",
     )
 
@@ -75,15 +94,17 @@ class Backup:
         """It gets what is appended at once; otherwise it is catching up."""
         self.acked = NEVER
         self.sent = 0
-        self.on_its_way: deque[tuple[int, int]] = deque()
-        """(end offset, bytes) of what was sent and not acknowledged."""
+        self.on_its_way: list[Shipment] = []
+        """What was sent and not acknowledged, in order."""
         self.progress_at = now
         """When it last acknowledged something new, or had nothing to acknowledge."""
-        self.told = (NEVER, NEVER)
-        """High watermark and log start that it was last sent."""
+        self.told_watermark = self.told_start = NEVER
+        """What it was last sent of the two."""
         self.start_acked = NEVER
         self.sender: Sender | None = None
         """Set while it is `streaming`."""
+        self.noted = False
+        """The sender knows that there is something to send."""
         self._segment: Segment | None = None
         self.position = 0
         self._unacknowledged = 0
@@ -96,7 +117,7 @@ class Backup:
         self.on_its_way.clear()
         self._unacknowledged = 0
         self.progress_at = now
-        self.told = (NEVER, NEVER)
+        self.told_watermark = self.told_start = NEVER
         self._segment = None
 
     def detach(self) -> None:
@@ -122,7 +143,7 @@ class Backup:
         else:
             end, next_offset = _boundary(segment, start, limit)
         self.position = end
-        return Run(segment, segment.bytes_between(start, end), next_offset)
+        return Run(segment, segment.memory.view[_DATA + start : _DATA + end], next_offset)
 
     def _find(self, log: PartitionLog) -> Segment | None:
         bases = [segment.base_offset for segment in log.segments]
@@ -136,19 +157,19 @@ class Backup:
             self.position = segment.position_of(self.sent) if self.sent > segment.base_offset else 0
         return segment
 
-    def sent_up_to(self, offset: int, size: int, now: float) -> None:
+    def sent_up_to(self, shipment: Shipment, now: float) -> None:
         if self.acked == self.sent:
             self.progress_at = now
-        self.sent = offset
-        self.on_its_way.append((offset, size))
-        self._unacknowledged += size
+        self.sent = shipment.end
+        self.on_its_way.append(shipment)
+        self._unacknowledged += shipment.size
 
     def acknowledge(self, end: int, now: float) -> None:
         if end > self.acked:
             self.acked = end
             self.progress_at = now
-        while self.on_its_way and self.on_its_way[0][0] <= end:
-            self._unacknowledged -= self.on_its_way.popleft()[1]
+        while self.on_its_way and self.on_its_way[0].end <= end:
+            self._unacknowledged -= self.on_its_way.pop(0).size
 
     @property
     def room(self) -> int:
@@ -168,7 +189,7 @@ def _boundary(segment: Segment, start: int, limit: int) -> tuple[int, int]:
     return position, next_offset
 
 
-class Leadership:
+class Leadership(Listener):
     def __init__(self, log: PartitionLog, state: PartitionState, me: Member, now: float) -> None:
         self.log = log
         self.key: PartitionKey = (log.topic_id, log.partition)
@@ -186,6 +207,8 @@ class Leadership:
         self.shrunk_at = -1e9
         self._needed: list[tuple[Backup | None, int]] = []
         """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
+        self._size = 0
+        """Members of the set, of the smaller one while there are two."""
         self._note_needed()
 
     # The in-sync set
@@ -215,7 +238,9 @@ class Leadership:
         self.advance()
 
     def _note_needed(self) -> None:
-        members = self.known if self.proposed is None else self.known | self.proposed
+        members, self._size = self.known, len(self.known)
+        if self.proposed is not None:
+            members, self._size = members | self.proposed, min(self._size, len(self.proposed))
         self._needed = [
             (self.backups.get(member.broker), member.storage) for member in members if member != self.me
         ]
@@ -273,9 +298,7 @@ class Leadership:
 
     def advance(self) -> None:
         log = self.log
-        proposed = self.proposed
-        size = len(self.known) if proposed is None else min(len(self.known), len(proposed))
-        if size < log.config.min_insync_replicas:
+        if self._size < log.min_insync_replicas:
             log.replicated = True
             if not log.short_of_replicas:
                 log.short_of_replicas = True
@@ -283,7 +306,7 @@ class Leadership:
             return
         log.short_of_replicas = False
         end = log.log_end if log.in_memory else log.durable_end
-        if not sabotage.ACKNOWLEDGES_EARLY:
+        if not _ACKNOWLEDGES_EARLY:
             for backup, storage in self._needed:
                 if backup is None or backup.storage != storage:
                     return
@@ -295,16 +318,16 @@ class Leadership:
             log.commit_all()
             log.replicated = False
 
-    def on_append(self, _log: PartitionLog) -> None:
+    def on_append(self) -> None:
         """A record for others to have. On the way of every produced batch: keep it short."""
         for backup in self.backups.values():
-            if backup.streaming and backup.sender is not None:
+            if backup.streaming and not backup.noted and backup.sender is not None:
                 backup.sender.note(self.key, backup)
         self.appended()
 
     def appended(self) -> None:
         """Nobody has to acknowledge it if nobody else is in the set."""
-        if sabotage.ACKNOWLEDGES_EARLY or (len(self.known) == 1 and self.proposed is None):
+        if _ACKNOWLEDGES_EARLY or (self._size == 1 and self.proposed is None):
             self.advance()
 
     def suspect(self, doubtful: bool) -> None:

@@ -18,8 +18,8 @@ from penstock.cluster.partitions import PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
-from penstock.replication.frames import Kind, MalformedFrame, Section
-from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.replication.frames import Draft, Kind, MalformedFrame
+from penstock.replication.leadership import Backup, Leadership, Sender, Shipment, common_prefix
 from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch
 
@@ -43,12 +43,21 @@ GIVE_UP: Final = 2.0
 class _Sent:
     """A frame on its way."""
 
-    __slots__ = ("holds", "number", "told")
+    __slots__ = ("holds", "number", "shipments", "told")
 
-    def __init__(self, number: int, holds: list[SegmentMemory], told: list[tuple[Backup, int]]) -> None:
+    def __init__(
+        self,
+        number: int,
+        shipments: list[Shipment],
+        holds: list[SegmentMemory],
+        told: list[tuple[Backup, int]],
+    ) -> None:
         self.number = number
+        self.shipments = shipments
         self.holds = holds
+        """Memory that the frame is sent from."""
         self.told = told
+        """Log starts that are new to a backup."""
 
 
 class _Lane:
@@ -64,28 +73,37 @@ class _Lane:
 
     def send(
         self,
-        sections: list[Section],
+        draft: Draft,
+        shipments: list[Shipment],
         holds: list[SegmentMemory],
         told: list[tuple[Backup, int]],
+        now: float,
     ) -> None:
         assert self.channel is not None
         self._number += 1
+        if draft.is_short:
+            holds = []
         for memory in holds:
             memory.holds += 1
-        self.sent.append(_Sent(self._number, holds, told))
-        self.sent_at = self._link.now()
-        self.channel.send(frames.data(self._number, sections))
+        self.sent.append(_Sent(self._number, shipments, holds, told))
+        self.sent_at = now
+        self.channel.send(draft.finish(self._number))
 
-    def acknowledged(self, number: int) -> None:
-        while self.sent and self.sent[0].number <= number:
-            self._release(self.sent.popleft())
+    def answered(self, number: int) -> list[Shipment]:
+        """The backup is done with a frame, the oldest on its way: what was in it.
 
-    def _release(self, sent: _Sent) -> None:
+        Numbers go on when the connection is another, so an answer to an earlier one's frame is never taken
+        for one to ours.
+        """
+        if not self.sent or self.sent[0].number != number:
+            raise MalformedFrame(f"an answer to frame {number}, which is not the next to be answered")
+        sent = self.sent.popleft()
         for memory in sent.holds:
             memory.holds -= 1
         for backup, log_start in sent.told:
             if log_start > backup.start_acked:
                 backup.start_acked = log_start
+        return sent.shipments
 
     # asyncio's side
 
@@ -101,7 +119,7 @@ class _Lane:
         self._link.lane_lost(self)
 
 
-class Link:
+class Link(Sender):
     def __init__(self, replicator: Replicator, broker: int) -> None:
         self.replicator = replicator
         self.broker = broker
@@ -143,11 +161,14 @@ class Link:
 
     def remove(self, key: PartitionKey) -> None:
         self.led.pop(key, None)
-        self._dirty.pop(key, None)
+        backup = self._dirty.pop(key, None)
+        if backup is not None:
+            backup.noted = False
 
     def note(self, key: PartitionKey, backup: Backup) -> None:
         """There is something to send. All that comes in this turn of the loop goes in one frame."""
         self._dirty[key] = backup
+        backup.noted = True
         if not self._flush_soon and len(self._live.sent) < FRAMES:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
@@ -157,13 +178,15 @@ class Link:
         lane = self._live
         if lane.channel is None or not self._dirty or len(lane.sent) >= FRAMES or lane.channel.is_stuck:
             return
-        sections: list[Section] = []
+        draft = Draft()
+        shipments: list[Shipment] = []
         holds: list[SegmentMemory] = []
         told: list[tuple[Backup, int]] = []
         total = 0
         now = self.now()
         dirty, self._dirty = self._dirty, {}
         for key, backup in dirty.items():
+            backup.noted = False
             leadership = self.led.get(key)
             if leadership is None or not backup.streaming:
                 continue
@@ -183,16 +206,19 @@ class Link:
                 assert run.segment.memory is not None
                 assert view is not None
                 holds.append(run.segment.memory)
-                total += len(view)
-                backup.sent_up_to(run.next_offset, len(view), now)
+                shipment = Shipment(leadership, backup, run.next_offset, len(view))
+                shipments.append(shipment)
+                total += shipment.size
+                backup.sent_up_to(shipment, now)
                 if backup.sent < partition.log_end and backup.room > 0:
                     self._dirty[key] = backup
             watermark, log_start = partition.high_watermark, partition.log_start
-            backup.told = (watermark, log_start)
-            told.append((backup, log_start))
-            sections.append(Section(key, leadership.epoch, base, watermark, log_start, view))
-        if sections:
-            lane.send(sections, holds, told)
+            backup.told_watermark, backup.told_start = watermark, log_start
+            if log_start > backup.start_acked:
+                told.append((backup, log_start))
+            draft.add(key, leadership.epoch, base, watermark, log_start, view)
+        if draft.sections:
+            lane.send(draft, shipments, holds, told, now)
         if self._dirty and len(lane.sent) < FRAMES and not self._flush_soon:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
@@ -207,12 +233,15 @@ class Link:
             if (
                 backup is not None
                 and backup.streaming
-                and backup.told != (leadership.log.high_watermark, leadership.log.log_start)
+                and (
+                    backup.told_watermark != leadership.log.high_watermark
+                    or backup.told_start != leadership.log.log_start
+                )
             ):
                 self._dirty[key] = backup
         self._flush()
         if now - lane.sent_at >= heartbeat and not lane.channel.is_stuck:
-            lane.send([], [], [])
+            lane.send(Draft(), [], [], [], now)
 
     def nudge(self, now: float) -> None:
         """Now and then: an attempt to attach that came to nothing, for whatever reason, is made again."""
@@ -276,25 +305,24 @@ class Link:
 
     def frame(self, lane: _Lane, kind: int, body: memoryview) -> None:
         self.heard_at = now = self.now()
-        if kind == frames.ACK:
+        if kind == frames.TAKEN:
+            for shipment in lane.answered(frames.read_taken(body)):
+                leadership, backup = shipment.leadership, shipment.backup
+                if backup.handshake == shipment.handshake and self.led.get(leadership.key) is leadership:
+                    self._acknowledged(leadership, backup, shipment.end, now)
+            self._go_on()
+        elif kind == frames.ACK:
             number, acknowledged = frames.read_acks(body)
             if number:
-                lane.acknowledged(number)
+                lane.answered(number)
             for key, epoch, end in acknowledged:
-                leadership = self.led.get(key)
-                if leadership is None or leadership.epoch != epoch:
+                led = self.led.get(key)
+                if led is None or led.epoch != epoch:
                     continue  # of another epoch: its log may have been another (rule R4)
-                backup = leadership.backups.get(self.broker)
-                if backup is None or not backup.attached or end > leadership.log.log_end:
-                    continue
-                backup.acknowledge(end, now)
-                leadership.advance()
-                if backup.sent < leadership.log.log_end and backup.streaming:
-                    self._dirty[key] = backup
-            if self._behind:
-                self._bulk_moved.set()
-            if self._dirty:
-                self._flush()
+                found = led.backups.get(self.broker)
+                if found is not None:
+                    self._acknowledged(led, found, end, now)
+            self._go_on()
         elif kind == Kind.ATTACHED:
             begins = [begin for entry in frames.read_message(body) if (begin := self._attached(entry))]
             if begins and self._live.channel is not None:
@@ -307,6 +335,22 @@ class Link:
                 self._refused(entry)
         else:
             raise MalformedFrame(f"frame of kind {kind} from a backup")
+
+    def _acknowledged(self, leadership: Leadership, backup: Backup, end: int, now: float) -> None:
+        partition = leadership.log
+        if not backup.attached or end > partition.log_end:
+            return
+        backup.acknowledge(end, now)
+        leadership.advance()
+        if backup.streaming and backup.sent < partition.log_end:
+            self._dirty[leadership.key] = backup
+
+    def _go_on(self) -> None:
+        """There is room for more on its way."""
+        if self._behind:
+            self._bulk_moved.set()
+        if self._dirty:
+            self._flush()
 
     # The handshake
 
@@ -429,7 +473,7 @@ class Link:
         with contextlib.suppress(ValueError):
             self._behind.remove(key)
         partition.replicated = True
-        partition.on_append = leadership.on_append
+        partition.listener = leadership
         self.note(key, backup)
         return True
 
@@ -482,10 +526,13 @@ class Link:
             if channel is None or not backup.attached or self.led.get(key) is not leadership or not view:
                 return
             base = backup.sent
-            backup.sent_up_to(next_offset, len(view), self.replicator.now())
+            shipment = Shipment(leadership, backup, next_offset, len(view))
+            now = self.now()
+            backup.sent_up_to(shipment, now)
             watermark, log_start = partition.high_watermark, partition.log_start
-            section = Section(key, leadership.epoch, base, watermark, log_start, view)
-            self._bulk.send([section], holds, [])
+            draft = Draft()
+            draft.add(key, leadership.epoch, base, watermark, log_start, view)
+            self._bulk.send(draft, [shipment], holds, [], now)
         while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
             self._bulk_moved.clear()
             with contextlib.suppress(TimeoutError):

@@ -32,7 +32,7 @@ from penstock.replication.replica import Replica
 
 log = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
 TICK: Final = 0.025
 HEARTBEAT: Final = 0.05
 RETRY: Final = 0.1
@@ -113,12 +113,10 @@ class Replicator:
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self.now: Callable[[], float] = self._loop.time
         self._stopping = False
         self._stop_listening: Callable[[], None] | None = None
         self.port = 0
-
-    def now(self) -> float:
-        return self._loop.time()
 
     # Life
 
