@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -168,10 +169,18 @@ def _ports(count: int) -> list[int]:
     """Three runs of free ports, far enough from each other."""
     while True:
         first = [free_port() for _ in range(3)]
-        if all(port + count < 65000 for port in first) and all(
-            abs(a - b) > count + 1 for a in first for b in first if a != b
-        ):
+        apart = all(abs(a - b) > count + 1 for a in first for b in first if a != b)
+        if apart and all(_is_free(port + more) for port in first for more in range(1, count)):
             return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError):
+            return False
+        return True
 
 
 def get(url: str) -> Any:
@@ -183,9 +192,10 @@ def get(url: str) -> Any:
 def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly(tmp_path: Path) -> None:
     with node(tmp_path, 2) as (process, http, ports):
         bootstrap = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[0] + 1}"
-        penstock(
-            "topic", "create", "t", "--partitions", "2", "--replication", "2", "-b", bootstrap.split(",")[0]
-        )
+        first = f"127.0.0.1:{ports[0]}"
+        create = [*PENSTOCK, "topic", "create", "t", "--partitions", "2", "--replication", "2", "-b", first]
+        # Each is ready by itself; a moment later it has heard of the other, too.
+        eventually(lambda: subprocess.run(create, timeout=90).returncode == 0, 30)
         write(bootstrap, "t", ["a"])
         assert get(f"{http}/healthz") == {"status": "alive"}
         assert get(f"{http}/readyz")["ready"]

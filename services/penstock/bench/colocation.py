@@ -127,6 +127,8 @@ class Colocation(Experiment):
         super().__init__(rig, options)
         self._servers: dict[tuple[str, int], Server] = {}
         self._spark: SparkProcess | None = None
+        self._warm: set[tuple[str, str]] = set()
+        """(contender, query)"""
         self._rates: dict[tuple[str, str], float] = {}
         alone = all(way.consumer is None for way in self.ways.values())
         together = (rig.load_cpus, rig.load_cpus)
@@ -172,14 +174,26 @@ class Colocation(Experiment):
         """Spark gets faster for a while: once for each contender and query, and with every CPU there is,
         for nobody else has anything to do yet and the JVM has much to compile."""
         way, pair = self.ways[contender], (contender, self._value(variant, "query"))
-        if self._spark is not None and way.consumer in SPARK and pair not in self._rates:
+        if self._spark is not None and way.consumer in SPARK and pair not in self._warm:
+            self._warm.add(pair)
             seconds = _QUICK_WARM_SECONDS if self.options.quick else _WARM_SECONDS
             server, reading = self._servers[way.broker, way.replication], self._reading(contender, variant)
             with self._spark.process.also_on(self.rig.server_cpus):
                 warm_up(self._spark, server, reading, way.consumer, seconds)
-            self._rates[pair] = warm_up(self._spark, server, reading, way.consumer, _RATED_SECONDS)
+
+    def _rate_all(self, variant: Variant) -> None:
+        """How fast Spark is alone, which its batches are made for. When all are warm, and not one by one:
+        the first would have smaller batches than the others."""
+        for contender, query in sorted(self._warm - self._rates.keys()):
+            way = self.ways[contender]
+            assert self._spark is not None
+            assert way.consumer is not None
+            server, reading = self._servers[way.broker, way.replication], self._reading(contender, variant)
+            rate = warm_up(self._spark, server, reading, way.consumer, _RATED_SECONDS)
+            self._rates[contender, query] = rate
 
     def measure(self, contender: str, variant: Variant) -> Figures:
+        self._rate_all(variant)
         seconds = self.options.seconds
         way = self.ways[contender]
         server = self._servers[way.broker, way.replication]
