@@ -73,10 +73,9 @@ async def run_load(
     tally = tally or Tally()
     values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
     chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
-    share = sum(map(len, plan.leaders.values())) * records * plan.producers
-    interval = share / plan.rate if plan.rate else 0.0
-    together = len(chunk) * sum(map(len, plan.leaders.values())) * plan.producers
-    requests = math.ceil(plan.size / together) if plan.size else None
+    chunks = sum(map(len, plan.leaders.values())) * plan.producers  # when each connection has sent a request
+    interval = chunks * records / plan.rate if plan.rate else 0.0
+    requests = math.ceil(plan.size / (chunks * len(chunk))) if plan.size else None
     producers: list[ChunkProducer] = []
     try:
         for _ in range(plan.producers):

@@ -15,14 +15,12 @@ from penstock.cluster.partitions import Member, PartitionKey, PartitionState
 from penstock.log.partition import EpochStart, Listener, PartitionLog
 from penstock.log.segment import Segment
 from penstock.replication import sabotage
-from penstock.shm import layout
 from penstock.shm.layout import PartitionState as ControlState
 from penstock.wire import batch
 
 WINDOW: Final = 8 << 20
 """Bytes of one partition that may be on their way to one backup (rule R10)."""
 NEVER: Final = -1
-_DATA: Final = layout.SEGMENT_HEADER
 _ACKNOWLEDGES_EARLY: Final = sabotage.ACKNOWLEDGES_EARLY
 
 
@@ -143,7 +141,7 @@ class Backup:
         else:
             end, next_offset = _boundary(segment, start, limit)
         self.position = end
-        return Run(segment, segment.memory.view[_DATA + start : _DATA + end], next_offset)
+        return Run(segment, segment.bytes_between(start, end), next_offset)
 
     def _find(self, log: PartitionLog) -> Segment | None:
         bases = [segment.base_offset for segment in log.segments]

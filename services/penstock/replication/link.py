@@ -59,6 +59,10 @@ class _Sent:
         self.told = told
         """Log starts that are new to a backup."""
 
+    def let_go(self) -> None:
+        for memory in self.holds:
+            memory.holds -= 1
+
 
 class _Lane:
     """One connection: numbered frames out, acknowledgements in."""
@@ -98,8 +102,7 @@ class _Lane:
         if not self.sent or self.sent[0].number != number:
             raise MalformedFrame(f"an answer to frame {number}, which is not the next to be answered")
         sent = self.sent.popleft()
-        for memory in sent.holds:
-            memory.holds -= 1
+        sent.let_go()
         for backup, log_start in sent.told:
             if log_start > backup.start_acked:
                 backup.start_acked = log_start
@@ -113,8 +116,7 @@ class _Lane:
     def lost(self) -> None:
         self.channel = None
         for sent in self.sent:
-            for memory in sent.holds:
-                memory.holds -= 1
+            sent.let_go()
         self.sent.clear()
         self._link.lane_lost(self)
 
