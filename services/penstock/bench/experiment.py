@@ -117,7 +117,7 @@ class Experiment(ABC):
     seconds: ClassVar[float] = 8.0
     repeat: ClassVar[int] = 3
     in_quick_run: ClassVar[bool] = True
-    """Whether `penstock bench all --quick` has it: not if another one takes the same ways."""
+    """Whether `penstock bench all --quick` has it: ten minutes are enough for one of each kind."""
     quick_seconds: ClassVar[float] = 2.0
     quick_repeat: ClassVar[int] = 2
 

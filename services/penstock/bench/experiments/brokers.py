@@ -36,6 +36,7 @@ class Subject(ingest.Subject):
     seconds = 4.0
     repeat = 3
     quick_repeat = 1
+    in_quick_run = False
 
     def variants(self) -> Sequence[Variant]:
         return [{"chunk": chunk} for chunk in self.options.texts("chunk")]

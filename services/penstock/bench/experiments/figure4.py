@@ -14,3 +14,4 @@ class Subject(Colocation):
     parameters = parameters(
         chunk="4KiB,32KiB,128KiB", quick_chunk="32KiB", clients=scaled("1,2,4,8"), quick_clients="2"
     )
+    in_quick_run = False

@@ -25,3 +25,4 @@ class Subject(Colocation):
         "pull": Way("pull", replication=2),
         "native pull": Way("native", replication=2),
     }
+    in_quick_run = False

@@ -43,7 +43,12 @@ _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 class Subject(Experiment):
     about = "records/s, latency and broker CPU per request by chunk size, against Apache Kafka"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("chunk", "1KiB,4KiB,16KiB,128KiB", "Chunk sizes, one record batch each."),
+        Parameter(
+            "chunk",
+            "1KiB,4KiB,16KiB,128KiB",
+            "Chunk sizes, one record batch each.",
+            quick="1KiB,16KiB,128KiB",
+        ),
         Parameter("partitions", "8", "One chunk each, per request."),
         Parameter("producers", "2", "Connections, each with one request on its way."),
         Parameter(

@@ -91,7 +91,7 @@ class Span(NamedTuple):
 class Subject(Experiment):
     about = "latency from producer to Spark's sink in real time, against Spark's own Kafka source"
     parameters = (
-        Parameter("query", "stateless,stateful", "What the stream goes through."),
+        Parameter("query", "stateless,stateful", "What the stream goes through.", quick="stateless"),
         Parameter("rate", "1000,10000,50000", "Records per second.", quick="10000"),
         Parameter(
             "run",

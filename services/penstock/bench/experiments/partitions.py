@@ -49,6 +49,7 @@ class Subject(Experiment):
         Goal("own_memory_mb", "1000", 150),
     )
     seconds = 5.0
+    in_quick_run = False
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)

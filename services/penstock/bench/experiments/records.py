@@ -37,6 +37,7 @@ class Subject(ingest.Subject):
     seconds = 4.0
     repeat = 2
     quick_repeat = 1
+    in_quick_run = False
 
     def variants(self) -> Sequence[Variant]:
         return [{"record": record} for record in self.options.texts("record")]

@@ -65,7 +65,7 @@ def _goals(query: str, default: float, tuned: float) -> tuple[Goal, ...]:
 class Subject(Experiment):
     about = "Spark queries by push and by pull, against Spark's own Kafka source"
     parameters = (
-        Parameter("query", ",".join(QUERIES), "What is asked of the topic.", quick="count,filter"),
+        Parameter("query", ",".join(QUERIES), "What is asked of the topic.", quick="count"),
         Parameter("trigger", "batch", "batch, available-now (a stream), or both."),
         Parameter("size", "1GiB", "How much is in the topic.", quick="64MiB"),
         Parameter("text", "48MiB", "How much text the word counts read.", quick="8MiB"),

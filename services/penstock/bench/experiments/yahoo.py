@@ -65,6 +65,7 @@ class Subject(Experiment):
     repeat = 1
     quick_seconds = 4.0
     quick_repeat = 1
+    in_quick_run = False
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
