@@ -27,6 +27,7 @@ class Subject(Experiment):
         Parameter("chunk", "16KiB", "Size of record batches."),
         Parameter("partitions", "8", "Of the topic."),
         Parameter("rate", "200000", "Records of 100 bytes a second; 0 for as many as can be."),
+        Parameter("samples", "0", "While it copies; 0: until it is in sync, which --rate 0 may prevent."),
         Parameter("memory", "512MiB", "Each broker's memory budget: the rest is read from disk."),
     )
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -70,16 +71,17 @@ class Subject(Experiment):
             self._behind += report["bytes"] / 1e6
             return _figures(report)
         if contender == "in sync":
-            pair.wait_in_sync(2)
+            pair.wait_in_sync(2, timeout=_PATIENCE)
             return _figures(run_load(pair.server, self._load(), self.options.seconds))
         return self._catch_up(pair)
 
     def _catch_up(self, pair: Pair) -> Figures:
         """Samples of load, one after the other, until the backup is in sync; their median counts."""
+        samples = self.options.number("samples")
         pair.broker(2).start()
         began = time.monotonic()
-        reports = []
-        while True:
+        reports: list[dict[str, float]] = []
+        while not samples or len(reports) < samples:
             running = start_load(pair.server, self._load(), self.options.seconds)
             reports.append(load_report(running, self.options.seconds))
             try:
@@ -88,16 +90,22 @@ class Subject(Experiment):
             except ProcessFailed:
                 if time.monotonic() - began > _PATIENCE:
                     raise
+        else:
+            return _figures(_median(reports))
         took = time.monotonic() - began
         copied = self._behind + sum(report["bytes"] for report in reports) / 1e6
         whole = reports[:-1] or reports  # it was in sync somewhere in the last one
-        median = sorted(whole, key=lambda report: report["records_per_second"])[len(whole) // 2]
-        return {**_figures(median), "catch_up_megabytes_per_second": copied / took, "catch_up_seconds": took}
+        figures = _figures(_median(whole))
+        return {**figures, "catch_up_megabytes_per_second": copied / took, "catch_up_seconds": took}
 
     def _load(self, rate: float | None = None) -> Load:
         wanted = float(self.options.text("rate")) if rate is None else rate
         partitions = self.options.number("partitions")
         return Load(_TOPIC, partitions, self.options.text("chunk"), rate=wanted, acks="all")
+
+
+def _median(reports: list[dict[str, float]]) -> dict[str, float]:
+    return sorted(reports, key=lambda report: report["records_per_second"])[len(reports) // 2]
 
 
 def _figures(report: dict[str, float]) -> Figures:
