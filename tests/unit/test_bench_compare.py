@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.bench.compare import Change, compare
-from penstock.bench.experiment import Better, Metric
-from penstock.bench.results import Result, Sample
+from penstock.bench.compare import Change, compare, vanished
+from penstock.bench.experiment import Better, Metric, Sample
+from penstock.bench.results import Result
 from penstock.bench.spread import shares
 from penstock.bench.statistics import ratio
 
@@ -44,6 +44,13 @@ def test_noise_is_no_change() -> None:
 def test_more_cost_is_slower_and_more_rate_is_faster() -> None:
     found = changes(result([10, 10, 11], [100, 101, 99]), result([20, 21, 20], [200, 210, 205]))
     assert found == {"cost": Change.SLOWER, "rate": Change.FASTER}
+
+
+def test_what_only_the_old_one_has_is_told() -> None:
+    old, new = result([1, 1]), result([1, 1])
+    old.samples.append(Sample("theirs", {"chunk": "1"}, 0, {"cost": 5.0}))
+    assert vanished(old, new) == [("chunk=1", "theirs")]
+    assert vanished(new, old) == []
 
 
 def test_less_rate_is_slower() -> None:

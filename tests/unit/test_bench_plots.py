@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench.experiment import Better, Metric, Plot
+from penstock.bench.experiment import Better, Metric, Plot, Sample
 from penstock.bench.plots import CannotPlot, draw
-from penstock.bench.results import Result, Sample
+from penstock.bench.results import Result
 
 METRICS = (
     Metric("producers_records_per_second", "records/s", Better.MORE),

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from penstock.bench import report
-from penstock.bench.experiment import load
-from penstock.bench.results import Result, Sample
+from penstock.bench.experiment import Sample, load
+from penstock.bench.results import Result
 
 
 def result() -> Result:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -17,15 +18,18 @@ FULL = ErrorCode.kafka_storage_error
 
 
 @asynccontextmanager
-async def answering(codes: Sequence[ErrorCode]) -> AsyncIterator[str]:
-    """The address of one that answers requests with these codes, over and over."""
+async def answering(codes: Sequence[ErrorCode], stall: float = 0.0) -> AsyncIterator[str]:
+    """The address of one that answers requests with these codes, over and over; the tenth after a `stall`."""
     first = ChunkRequest("t", [0], b"", 0, 1).first_answer
     turns = itertools.cycle(codes)
+    numbers = itertools.count(1)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+                if next(numbers) == 10:
+                    await asyncio.sleep(stall)
                 answer = bytearray(first + ANSWERED_PARTITION + 4)
                 answer[:4] = (len(answer) - 4).to_bytes(4)
                 answer[first + 4 : first + 6] = next(turns).value.to_bytes(2)
@@ -57,3 +61,12 @@ async def test_a_broker_that_never_has_room_is_a_failure() -> None:
 async def test_any_other_refusal_is_a_failure() -> None:
     report = await load([ErrorCode.none, ErrorCode.message_too_large])
     assert report.failure == "partition 0 refused its chunk: message_too_large"
+
+
+async def test_what_a_stall_held_up_is_still_sent_and_late_since_it_was_due() -> None:
+    plan = LoadPlan("t", {}, chunk=1024, seconds=0.8, rate=800.0)
+    async with answering([ErrorCode.none], stall=0.5) as address:
+        report = await run_load(replace(plan, leaders={address: [0]}))
+    assert report.records == pytest.approx(640, rel=0.1)
+    assert report.latency_ms_p50 is not None
+    assert report.latency_ms_p50 > 20

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from penstock.bench.experiment import Better
-from penstock.bench.results import Result
+from penstock.bench.results import Key, Result
 from penstock.bench.statistics import Ratio, ratio
 
 
@@ -40,6 +40,11 @@ def compare(old: Result, new: Result, tolerance: float) -> list[Difference]:
                 change = _change(compared, metric.better, tolerance) if known else Change.UNKNOWN
                 found.append(Difference(variant, contender, metric.name, compared, change))
     return found
+
+
+def vanished(old: Result, new: Result) -> list[Key]:
+    """Variants and contenders that only the old one has: nothing tells what became of them."""
+    return [key for key in old.medians() if key not in new.medians()]
 
 
 def _change(compared: Ratio, better: Better, tolerance: float) -> Change:

@@ -26,10 +26,18 @@ _LOOK_SECONDS: Final = 0.2
 _STEADY_SECONDS: Final = 2.0
 _FASTER: Final = 1.05
 _TICK: Final = re.compile(r"^(\d+\.\d+) (\d+)$", re.MULTILINE)
+TUNED: Final = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(64 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+"""What Spark's Kafka source reads fastest with."""
 SPARK: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "push": ("penstock", {"mode": "push"}),
     "pull": ("penstock", {"mode": "pull"}),
     "kafka": ("kafka", {}),
+    "kafka tuned": ("kafka", TUNED),
 }
 """Ways to read with Spark: the source's name and its options."""
 _FALL_BACK: Final = {"push": {"mode": "auto"}}
@@ -132,9 +140,10 @@ def _follow(server: Server, reading: Reading, way: str) -> Follow:
         "kafka.bootstrap.servers": server.address,
         "subscribe": reading.topic,
         "maxOffsetsPerTrigger": str(reading.batch),
-        "kafka.max.partition.fetch.bytes": str(reading.fetch),
         "failOnDataLoss": "false",
     }
+    if name != "kafka":  # which stays as its users have it
+        options["kafka.max.partition.fetch.bytes"] = str(reading.fetch)
     return Follow(name, options | own | _FALL_BACK.get(way, {}), reading.query, reading.consumers)
 
 

@@ -52,6 +52,14 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class Sample:
+    contender: str
+    variant: Variant
+    round: int
+    figures: Figures
+
+
+@dataclass(frozen=True, slots=True)
 class Goal:
     """`metric` of `contender`, divided by that of contender `to` if there is one, is at most `limit`."""
 
@@ -127,6 +135,9 @@ class Experiment(ABC):
 
     @abstractmethod
     def variants(self) -> Sequence[Variant]: ...
+
+    def relate(self, samples: Sequence[Sample]) -> None:  # noqa: B027  # most have none
+        """Called after each sample, with all there are: for figures that take more than one."""
 
     @abstractmethod
     def start(self, contender: str) -> None:

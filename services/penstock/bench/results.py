@@ -21,12 +21,13 @@ from statistics import median
 from typing import Any, Final
 
 from penstock import COMPILED
-from penstock.bench.experiment import Better, Figures, Goal, Metric, Variant
+from penstock.bench.experiment import Better, Figures, Goal, Metric, Sample, Variant
 from penstock.bench.statistics import Ratio, ratio
 
 FORMAT: Final = 1
 DIRECTORY: Final = Path("artifacts") / "bench"
-_PACKAGES: Final = ("penstock", "uvloop", "kio", "crc32c", "aiokafka", "confluent-kafka")
+_PACKAGES: Final = ("penstock", "uvloop", "kio", "crc32c", "aiokafka", "confluent-kafka", "pyspark")
+_PROGRAMS: Final = {"java": "-version", "etcd": "--version"}
 
 Key = tuple[str, str]
 """A variant, as text, and a contender."""
@@ -34,14 +35,6 @@ Key = tuple[str, str]
 
 class UnreadableResult(Exception):
     """A file that is no result of the bench, or of another format."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    contender: str
-    variant: Variant
-    round: int
-    figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +224,10 @@ def versions() -> dict[str, str]:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    for program, option in _PROGRAMS.items():
+        if shutil.which(program) is not None:
+            said = subprocess.run([program, option], capture_output=True, text=True, check=False)
+            found[program] = (said.stdout or said.stderr).partition("\n")[0].strip()
     return found
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.bench import results
-from penstock.bench.experiment import CannotStart, Experiment, Options, Variant
-from penstock.bench.results import Result, Sample
+from penstock.bench.experiment import CannotStart, Experiment, Options, Sample, Variant
+from penstock.bench.results import Result
 from penstock.bench.rig import ProcessFailed, Rig
 
 
@@ -54,7 +54,6 @@ def run(
     with Rig(pin=pin) as rig:
         experiment = subject(rig, options)
         _Run(experiment, result, path, watch).go()
-        result.versions |= experiment.versions()
         result.complete = True
         result.write(path)
     return result
@@ -80,6 +79,7 @@ class _Run:
                 self._contenders.append(contender)
             except (CannotStart, ProcessFailed) as error:
                 self._result.missing[contender] = str(error)
+        self._result.versions |= self._experiment.versions()
         self._result.write(self._path)
         rounds = range(self._experiment.options.repeat)
         self._total = len(variants) * len(rounds) * len(self._contenders)
@@ -104,6 +104,7 @@ class _Run:
         with self._told(f"{results.label(variant)} {contender}, round {number}"):
             figures = self._experiment.measure(contender, variant)
             self._result.samples.append(Sample(contender, variant, number, figures))
+            self._experiment.relate(self._result.samples)
         self._result.write(self._path)
         self._done += 1
 

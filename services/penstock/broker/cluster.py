@@ -24,6 +24,7 @@ from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
 from penstock.replication.channel import TcpNetwork
+from penstock.replication.courtesy import thread_demand
 from penstock.replication.replica import Replica
 from penstock.replication.replicator import Patience, Replicator
 from penstock.settings import Settings
@@ -57,6 +58,7 @@ class ClusterNode:
             store=store,
             network=TcpNetwork(),
             patience=Patience(suspicion=settings.suspicion_ms / 1000),
+            demand=thread_demand,
             on_leading=self._leading,
             on_ended=self._ended,
             on_topic=self._serve,

@@ -227,10 +227,14 @@ def compare(
     """
     from dataclasses import asdict
 
-    from penstock.bench.compare import Change
+    from penstock.bench.compare import Change, vanished
     from penstock.bench.compare import compare as differences
 
-    found = {before.experiment: differences(before, after, tolerance) for before, after in _pairs(old, new)}
+    pairs = _pairs(old, new)
+    found = {before.experiment: differences(before, after, tolerance) for before, after in pairs}
+    for before, after in pairs:
+        for variant, contender in vanished(before, after):
+            typer.echo(f"{before.experiment}: {contender} at {variant} is in the old one only", err=True)
     if not any(found.values()):
         fail("the two have no figure in common", code=2)
     if as_json:

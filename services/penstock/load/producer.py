@@ -19,6 +19,11 @@ from penstock.load.chunks import ChunkRequest
 from penstock.wire.errors import ErrorCode
 
 _INT: Final = struct.Struct(">i")
+_TIMER: Final = 0.002
+"""A timer may be so late by itself. What is later waited for an answer, and counts from when it was due (the
+loop's clock is perf_counter's)."""
+_MADE_UP: Final = 1.0
+"""Seconds of requests that are sent late rather than left out."""
 
 
 @dataclass(slots=True)
@@ -122,19 +127,22 @@ class ChunkProducer(asyncio.Protocol):
             if self._correlation == self._last:
                 self._stopping = True
                 break
+            due = 0.0
             if self._interval:
                 now = loop.time()
                 if self._next > now:
                     if self._timer is None:
                         self._timer = loop.call_at(self._next, self._on_time)
                     return
-                # What could not be sent in time is not made up for in one burst.
-                self._next = max(self._next + self._interval, now - self._interval)
+                if now - self._next > _TIMER:
+                    due = self._next
+                # After a long stall, what could not be sent in time is not made up for in one burst.
+                self._next = max(self._next + self._interval, now - _MADE_UP)
             self._correlation += 1
             request = self._frames[self._correlation % self._pipeline]
             frame = request.stamped(self._correlation, time.time_ns() // 1_000_000)
             if self._answers:
-                self._sent.append(time.perf_counter())
+                self._sent.append(due or time.perf_counter())
                 self._transport.write(frame)
             else:
                 self._transport.write(bytes(frame))

@@ -18,6 +18,7 @@ from penstock.cluster.partitions import PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
+from penstock.replication.courtesy import Courtesy
 from penstock.replication.frames import Draft, Kind, MalformedFrame
 from penstock.replication.leadership import Backup, Leadership, Sender, Shipment, common_prefix
 from penstock.shm.memory import SegmentMemory
@@ -480,8 +481,8 @@ class Link(Sender):
         return True
 
     async def _catch_up(self) -> None:
-        """One chunk at a time, a partition after the other, no more than half of our time."""
-        loop = asyncio.get_running_loop()
+        """One chunk at a time, a partition after the other, with rests in between."""
+        courtesy = Courtesy(self.now, self.replicator.demand)
         while True:
             while not self._behind:
                 self._bulk_moved.clear()
@@ -502,14 +503,14 @@ class Link(Sender):
             if self._go_live_if_near(key, leadership, backup):
                 leadership.advance()
                 continue
-            started = loop.time()
+            started = self.now()
             try:
                 await self._send_chunk(key, leadership, backup)
             except Exception:
                 log.exception("catching up %r on broker %d failed", leadership.log, self.broker)
                 backup.detach()
                 self._attach_later(key)
-            await asyncio.sleep(min(0.05, max(0.001, loop.time() - started)))
+            await asyncio.sleep(courtesy.rest(self.now() - started))
 
     async def _send_chunk(self, key: PartitionKey, leadership: Leadership, backup: Backup) -> None:
         partition = leadership.log

@@ -90,6 +90,7 @@ class Replicator:
         store: Store,
         network: Network,
         patience: Patience | None = None,
+        demand: Callable[[], float] = lambda: 0.0,
         on_leading: Callable[[PartitionLog], None] = lambda _: None,
         on_ended: Callable[[PartitionLog], None] = lambda _: None,
         on_topic: Callable[[Topic], None] = lambda _: None,
@@ -98,6 +99,8 @@ class Replicator:
         self.directory = directory
         self.store = store
         self.network = network
+        self.demand = demand
+        """How long we were busy so far, in seconds."""
         self.replicas: dict[PartitionKey, Replica] = {}
         self.links: dict[int, Link] = {}
         self.elections = Elections()

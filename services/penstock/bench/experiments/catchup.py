@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from penstock.bench.experiment import Better, Experiment, Figures, Metric, Options, Parameter, Variant
+from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
 from penstock.bench.load import Load, fill, load_report, run_load, start_load
 from penstock.bench.pair import Pair
 from penstock.bench.rig import ProcessFailed, Rig
@@ -38,6 +38,7 @@ class Subject(Experiment):
     )
     contenders = ("alone", "catching up", "in sync")
     baseline = "alone"
+    goals: ClassVar[tuple[Goal, ...]] = (Goal("records_per_second", "alone", 1 / 0.8, to="catching up"),)
     repeat = 1
     quick_repeat = 1
     seconds = 10.0

@@ -34,7 +34,7 @@ _WARM_CHUNK: Final = "64KiB"
 _TURNS: Final = 2.2
 """How often the budget is written before the first sample."""
 _STEADY: Final = 0.07
-_MOST_WARM_UPS: Final = 8
+_MOST_WARM_UPS: Final = 12
 KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 """Ours stay at their default, 16 MiB; Kafka's 1 GiB would outlive the run, and rolling is dear for it."""
@@ -106,7 +106,8 @@ class Subject(Experiment):
         configs = KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
         server.create_topic(TOPIC, self.options.number("partitions"), configs, replication)
         self._servers[contender, replication] = server
-        fill(server, self._load(_WARM_CHUNK), int(budget * _TURNS))
+        acks = _acks(str(replication))
+        fill(server, self._load(_WARM_CHUNK)._replace(acks=acks), int(budget * _TURNS))
 
     def warm_up(self, contender: str, variant: Variant) -> None:
         """Until the cost stands still: Java compiles itself for many seconds, and must not be judged then."""
@@ -133,8 +134,11 @@ class Subject(Experiment):
         return self._servers[key]
 
     def _load_of(self, variant: Variant) -> Load:
-        acks = "1" if variant.get("replication", "1") == "1" else "all"
-        return self._load(variant["chunk"])._replace(acks=acks)
+        return self._load(variant["chunk"])._replace(acks=_acks(variant.get("replication", "1")))
 
     def _load(self, chunk: str) -> Load:
         return Load(TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))
+
+
+def _acks(replication: str) -> str:
+    return "1" if replication == "1" else "all"

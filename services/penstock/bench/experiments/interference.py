@@ -7,14 +7,14 @@ broker takes in when nobody reads.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.bench.colocation import Colocation, Way, parameters
-from penstock.bench.experiment import Better, Figures, Goal, Metric, Options, Plot, Variant
-from penstock.bench.results import label
-from penstock.bench.rig import Rig
+from penstock.bench.experiment import Better, Goal, Metric, Plot, Sample
+
+_PRODUCED: Final = "producers_records_per_second"
 
 
 class Subject(Colocation):
@@ -27,6 +27,7 @@ class Subject(Colocation):
         "native pull": Way("native"),
         "kafka alone": Way(None, "kafka"),
         "kafka": Way("kafka", "kafka"),
+        "kafka tuned": Way("kafka tuned", "kafka"),
         "kafka native pull": Way("native", "kafka"),
     }
     contenders = tuple(ways)
@@ -36,15 +37,19 @@ class Subject(Colocation):
     plots = (Plot(tuple(metric.name for metric in metrics[:3])),)
     repeat = 2
 
-    def __init__(self, rig: Rig, options: Options) -> None:
-        super().__init__(rig, options)
-        self._alone: dict[tuple[str, str], list[float]] = defaultdict(list)
+    def relate(self, samples: Sequence[Sample]) -> None:
+        """What producers keep is a share of all samples without consumers, whichever came first."""
+        newest = samples[-1]
+        alike = [
+            sample
+            for sample in samples
+            if sample.variant == newest.variant and self._broker(sample) == self._broker(newest)
+        ]
+        alone = [
+            sample.figures[_PRODUCED] for sample in alike if self.ways[sample.contender].consumer is None
+        ]
+        for sample in alike if alone else ():
+            sample.figures["producers_kept"] = sample.figures[_PRODUCED] / median(alone)
 
-    def measure(self, contender: str, variant: Variant) -> Figures:
-        figures = super().measure(contender, variant)
-        alone = self._alone[self.ways[contender].broker, label(variant)]
-        if self.ways[contender].consumer is None:
-            alone.append(figures["producers_records_per_second"])
-        if alone:
-            figures["producers_kept"] = figures["producers_records_per_second"] / median(alone)
-        return figures
+    def _broker(self, sample: Sample) -> str:
+        return self.ways[sample.contender].broker

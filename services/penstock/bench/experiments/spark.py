@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.bench import servers
+from penstock.bench.consumers import TUNED
 from penstock.bench.experiment import (
     Better,
     CannotStart,
@@ -40,17 +41,11 @@ _RECORDS: Final = "records"
 _TEXT: Final = "text"
 _TEXT_RECORD: Final = 2048
 _SLACK: Final = 1.5
-_TUNED: Final = {
-    "kafka.max.poll.records": "20000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.fetch.max.bytes": str(64 << 20),
-    "kafka.receive.buffer.bytes": str(1 << 20),
-}
 _SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "push": ("penstock", {"mode": "push"}),
     "pull": ("penstock", {"mode": "pull"}),
     "kafka": ("kafka", {}),
-    "kafka tuned": ("kafka", _TUNED),
+    "kafka tuned": ("kafka", TUNED),
 }
 
 

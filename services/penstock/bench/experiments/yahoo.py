@@ -55,7 +55,7 @@ class Subject(Experiment):
         Metric("latency_ms_p50", "ms", Better.LESS),
         Metric("latency_ms_p99", "ms", Better.LESS),
     )
-    contenders = tuple(SPARK)
+    contenders = ("push", "pull", "kafka")
     baseline = "kafka"
     plots = (
         Plot(("behind_seconds", "latency_ms_p50", "latency_ms_p99"), along="rate"),
