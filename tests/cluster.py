@@ -257,6 +257,66 @@ class Load:
         assert self.failed == []
 
 
+class Follower:
+    """A consumer in a group, on a thread: what it read and when, and every error that it was told."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.read: dict[int, list[int]] = defaultdict(list)
+        self.times: dict[int, list[float]] = defaultdict(list)
+        self.errors: list[str] = []
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": "follower",
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 100,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                **QUIET,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.1)
+            if message is None:
+                continue
+            if (error := message.error()) is not None:
+                self.errors.append(str(error))
+                continue
+            offset = message.offset()
+            assert offset is not None
+            self.read[message.partition()].append(offset)
+            self.times[message.partition()].append(time.monotonic())
+        self._consumer.close()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.read.values()))
+
+    def longest_pause(self, since: float) -> float:
+        """Of any partition."""
+        gaps = (
+            after - max(before, since)
+            for times in self.times.values()
+            for before, after in itertools.pairwise(times)
+            if after > since
+        )
+        return max(gaps, default=0.0)
+
+    def finish(self, wanted: int) -> None:
+        """Read as many as there are, in order, none twice, and hear of no error."""
+        eventually(lambda: self.count >= wanted, 60)
+        self._stop.set()
+        self._thread.join(30)
+        assert self.errors == []
+        for partition, offsets in self.read.items():
+            assert offsets == list(range(len(offsets))), f"partition {partition}: a gap, or one read twice"
+
+
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes]]]:
     consumer = Consumer(
         {

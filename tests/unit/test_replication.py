@@ -494,25 +494,6 @@ def test_the_watermark_stands_still_below_min_insync_replicas_r6(play: Callable[
     play(scenario, configs={"min.insync.replicas": "2"})
 
 
-def test_offsets_are_not_available_before_the_epochs_start_is_committed_r8(play: Callable[..., None]) -> None:
-    async def scenario(world: World) -> None:
-        leader = await world.leading()
-        for _ in range(5):
-            await world.produce()
-        await asyncio.sleep(0.2)
-        leader.crash()
-        survivors = [broker for broker in world.brokers.values() if broker is not leader]
-        for broker in survivors:  # so that the new leader's other backup can't acknowledge at once
-            log_of(broker, world).commit(0)
-        led = await world.until(world.leader)
-        log = log_of(led, world)
-        assert log.epoch_start == log.log_end == 5
-        await world.until(lambda: log.high_watermark >= log.epoch_start)
-        world.check()
-
-    play(scenario, brokers=3)
-
-
 @interpreted
 def test_a_backup_without_memory_holds_up_nobody_else_r10(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,142 @@
+"""What clients hear of a leader that was elected a moment ago, or is one no more (rules R8 and R12)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from simulation import SimBroker, World, simulate
+
+from penstock.broker.context import BrokerContext
+from penstock.broker.fetch import check_epoch
+from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.takeover import take_over
+from penstock.broker.offsets import EARLIEST, LATEST, OffsetHandlers
+from penstock.broker.offsetslog import ConsumerOffsets
+from penstock.log.partition import PartitionLog
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.records import Record, encode_batch
+
+
+def play(scenario: Callable[[World], Awaitable[None]], brokers: int) -> None:
+    world = World(7, brokers)
+
+    async def whole() -> None:
+        await world.start()
+        await world.in_sync(brokers)
+        await scenario(world)
+        world.network.stalled.clear()
+        await asyncio.sleep(3)
+        world.check()
+
+    try:
+        simulate(whole())
+    finally:
+        world.close()
+
+
+async def elected(world: World) -> PartitionLog:
+    """The log of a new leader that has all that the last one acknowledged, and doesn't know it yet.
+
+    The last one is dead, and the other survivor can't say how much it has.
+    """
+    leader = await world.leading()
+    for _ in range(5):
+        assert await world.produce() is ErrorCode.none
+    survivors = [broker.number for broker in world.brokers.values() if broker is not leader]
+    world.network.stalled |= {(survivors[0], survivors[1]), (survivors[1], survivors[0])}
+    leader.crash()
+    successor: SimBroker = await world.until(lambda: world.leader() if world.leader() is not leader else None)
+    log = successor.led(world.key)
+    assert log is not None
+    assert log.epoch_start == log.log_end == 5
+    return log
+
+
+def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return error.value.code
+
+
+def test_offsets_are_not_available_before_the_epochs_start_is_committed_r8() -> None:
+    async def scenario(world: World) -> None:
+        handlers = OffsetHandlers(cast(BrokerContext, None))
+        log = await elected(world)
+        assert log.high_watermark < log.epoch_start
+        for timestamp in (LATEST, 1_600_000_000_000):
+            with pytest.raises(KafkaError) as refused:
+                await handlers._find(log, timestamp)
+            assert code_of(refused) is ErrorCode.offset_not_available
+        assert (await handlers._find(log, EARLIEST)).offset == 0
+        assert log.read(log.high_watermark, 1 << 20) is None  # a fetch there is empty, and no error
+        world.network.stalled.clear()
+        await world.until(lambda: log.high_watermark >= log.epoch_start)
+        assert (await handlers._find(log, LATEST)).offset == 5
+
+    play(scenario, brokers=3)
+
+
+def test_a_client_of_another_epoch_must_look_again_r12() -> None:
+    async def scenario(world: World) -> None:
+        first = (await world.leading()).led(world.key)
+        assert first is not None
+        before = first.leader_epoch
+        check_epoch(first, before)
+        check_epoch(first, -1)  # it doesn't say
+        with pytest.raises(KafkaError) as ahead:
+            check_epoch(first, before + 1)
+        assert code_of(ahead) is ErrorCode.unknown_leader_epoch
+        log = await elected(world)
+        assert log.leader_epoch > before
+        with pytest.raises(KafkaError) as behind:
+            check_epoch(log, before)
+        assert code_of(behind) is ErrorCode.fenced_leader_epoch
+
+    play(scenario, brokers=3)
+
+
+def test_a_coordinator_loads_nothing_before_it_knows_what_is_committed_r12() -> None:
+    async def scenario(world: World) -> None:
+        loaded: list[int] = []
+
+        async def load(partition: int) -> None:
+            loaded.append(partition)
+
+        log = await elected(world)
+        groups = cast(GroupCoordinator, SimpleNamespace(load=load))
+        taking = asyncio.create_task(take_over(log, groups))
+        await asyncio.sleep(0.05)
+        assert log.high_watermark < log.epoch_start
+        assert not loaded
+        world.network.stalled.clear()
+        await asyncio.wait_for(taking, 5)
+        assert loaded == [log.partition]
+        assert log.high_watermark >= log.epoch_start
+
+    play(scenario, brokers=3)
+
+
+def test_a_coordinator_that_was_deposed_while_it_waited_commits_nothing_r12() -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        log = leader.led(world.key)
+        assert log is not None
+        context = SimpleNamespace(catalog=SimpleNamespace(find=lambda topic, partition: log))
+        offsets = ConsumerOffsets(cast(BrokerContext, context))
+        encoded = encode_batch([Record(0, 1_700_000_000_000, b"group", b"7")])
+        async with offsets._turns[0]:  # another commit is being written
+            committing = asyncio.create_task(offsets.append(0, encoded))
+            await asyncio.sleep(0)
+            replicator = leader.replicator
+            assert replicator is not None
+            assert await replicator.hand_over(replicator.replicas[world.key], None, "a test")
+            assert not log.leading
+            end = log.log_end
+        with pytest.raises(KafkaError) as deposed:
+            await committing
+        assert code_of(deposed) is ErrorCode.not_leader_or_follower
+        assert log.log_end == end
+
+    play(scenario, brokers=2)
