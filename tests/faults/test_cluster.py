@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cluster import Cluster, Follower, Load, check, read_all, running
 from etcd import needs_etcd
@@ -156,6 +156,33 @@ def test_a_deposed_leader_tells_whom_it_kept_waiting_that_their_records_may_be_t
             # before it hears of its successor, the record is committed, and it may say so.
             assert partition.error_code in (ErrorCode.none, ErrorCode.not_enough_replicas_after_append)
         assert [value for _, value in read_all(cluster.bootstrap, "t", 1)[0]] == [b"waits"]
+
+
+def test_configs_and_leader_epochs_are_there_after_failover(tmp_path: Path) -> None:
+    def produce(broker: int, values: list[bytes]) -> None:
+        with RawClient(cluster.brokers[broker].address, timeout=30) as client:
+            answer = client.ask(0, 9, **produce_tree("t", record_batch(values)))
+            assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
+
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2, {"retention.ms": "777000", "max.message.bytes": "4242"})
+        old = cluster.leader("t", 0)
+        before = cluster.partitions("t")[0]["epoch"]
+        produce(old, [b"a", b"b", b"c"])
+        cluster.brokers[old].kill()
+        eventually(lambda: cluster.leader("t", 0) == 3 - old, 20, 0.05)
+        after = cluster.partitions("t")[0]["epoch"]
+        assert after > before
+        produce(3 - old, [b"d"])
+        with RawClient(cluster.brokers[3 - old].address) as client:
+            asked = {"partition": 0, "current_leader_epoch": after, "leader_epoch": before}
+            answer = client.ask(23, 3, replica_id=-1, topics=[{"topic": "t", "partitions": [asked]}])
+            (found,) = answer.topics[0].partitions
+            assert (found.error_code, found.leader_epoch, found.end_offset) == (ErrorCode.none, before, 3)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, "t")
+        admin = AdminClient({"bootstrap.servers": cluster.brokers[3 - old].address})
+        configs = admin.describe_configs([resource])[resource].result(20)
+        assert (configs["retention.ms"].value, configs["max.message.bytes"].value) == ("777000", "4242")
 
 
 def test_a_rolling_restart_costs_no_error_and_no_pause_over_a_second(tmp_path: Path) -> None:

@@ -172,8 +172,12 @@ class ClusterNode:
 
     @property
     def controller(self) -> int:
-        """Any broker can change the cluster; clients want one name."""
-        return min(self.directory.brokers, default=self._settings.broker_id)
+        """Any broker can change the cluster, and clients want one name.
+
+        This one surely lives; for one that was killed a moment ago they would wait long.
+        """
+        me, registered = self._settings.broker_id, self.directory.brokers
+        return me if me in registered else min(registered, default=me)
 
     def coordinator_of(self, partition: int) -> BrokerInfo | None:
         topic = self.directory.by_name.get(OFFSETS_TOPIC)
