@@ -3,12 +3,15 @@
 The paper's producer drives both, over the same protocol. Steady state: our memory budget and Kafka's log
 are small enough to go round several times before anything is measured (fresh pages cost six times as
 much as recycled ones on a virtual machine), and both keep the same bytes of each partition. With two replicas
-there are two brokers, which share one CPU, and what they take is added up.
+there are two brokers, which share one CPU, and what they take is added up. They share the leaderships too, so
+that a request carries half as many chunks: compare the two by record. `bench replication` tells leader and
+backup apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import ClassVar, Final
 
 from penstock.bench import replicas
@@ -22,6 +25,7 @@ from penstock.bench.experiment import (
     Options,
     Parameter,
     Plot,
+    Sample,
     Variant,
 )
 from penstock.bench.load import Load, fill, measured_load
@@ -58,10 +62,12 @@ class Subject(Experiment):
     )
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("cpu_us_per_request", "us", Better.LESS),
+        Metric("cpu_us_per_record", "us", Better.LESS),
         Metric("records_per_second", "records/s", Better.MORE),
         Metric("megabytes_per_second", "MB/s", Better.MORE),
         Metric("latency_ms_p50", "ms", Better.LESS),
         Metric("latency_ms_p99", "ms", Better.LESS),
+        Metric("throughput_kept", "of one replica's", Better.MORE),
     )
     contenders = ("penstock", "kafka")
     baseline = "kafka"
@@ -124,6 +130,19 @@ class Subject(Experiment):
         server = self._server(contender, variant)
         return measured_load(server, self._load_of(variant), self.options.seconds)
 
+    def relate(self, samples: Sequence[Sample]) -> None:
+        """With two replicas: the share of the throughput with one, of the same broker and chunk size."""
+        newest = samples[-1]
+        alike = [
+            sample
+            for sample in samples
+            if sample.contender == newest.contender and _load_in(sample) == _load_in(newest)
+        ]
+        with_one = [sample.figures["records_per_second"] for sample in alike if _replicas(sample) == "1"]
+        for sample in alike if with_one else ():
+            if _replicas(sample) != "1":
+                sample.figures["throughput_kept"] = sample.figures["records_per_second"] / median(with_one)
+
     def versions(self) -> dict[str, str]:
         return {server.name: server.version for server in self._servers.values()}
 
@@ -138,6 +157,14 @@ class Subject(Experiment):
 
     def _load(self, chunk: str) -> Load:
         return Load(TOPIC, self.options.number("partitions"), chunk, self.options.number("producers"))
+
+
+def _replicas(sample: Sample) -> str:
+    return sample.variant.get("replication", "1")
+
+
+def _load_in(sample: Sample) -> Variant:
+    return {name: text for name, text in sample.variant.items() if name != "replication"}
 
 
 def _acks(replication: str) -> str:
