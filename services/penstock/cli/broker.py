@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,6 +75,8 @@ def broker(
         uvloop.run(run(settings))
     except (AlreadyRunning, OSError) as error:
         fail(str(error))
+    except sqlite3.OperationalError as error:
+        fail(f"{settings.data_dir.resolve()}: {error}; make room there and start again")
 
 
 async def run(settings: Settings) -> None:
@@ -93,4 +96,7 @@ async def run(settings: Settings) -> None:
     )
     await stopped.wait()
     await server.stop()
+    if (refused := server.store.write_behind.failure) is not None:
+        where = server.store.memory_directory
+        fail(f"stopped with records in {where} only, where the next start finds them: {refused}")
     announce("stopped: everything is on disk", as_json=settings.log_json)

@@ -121,6 +121,8 @@ class Stage:
     def __init__(self, cluster: Cluster, fields: Fields | None) -> None:
         self.cluster = cluster
         self.fields = fields
+        self._full: set[int] = set()
+        """Brokers without room on their disks: one that starts there says so and ends."""
 
     def victims(self, fault: Fault) -> tuple[int, int]:
         """Whom it hits, and the other end where there is one, as things stand."""
@@ -201,6 +203,8 @@ class Stage:
 
     def _begin(self, victim: int) -> None:
         broker = self.cluster.brokers[victim]
+        if victim in self._full:
+            return  # whoever makes room starts it
         if broker.process is None or broker.process.poll() is not None:
             broker.launch()
 
@@ -256,8 +260,11 @@ class Stage:
     def _full_disk(self, victim: int, _other: int, _fault: Fault) -> Iterator[None]:
         assert self.fields is not None
         self.fields.fill_disk(f"broker-{victim}")
+        self._full.add(victim)
         yield
         self.fields.empty_disk(f"broker-{victim}")
+        self._full.discard(victim)
+        self._begin(victim)
 
     # The clock
 
