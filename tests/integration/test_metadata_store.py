@@ -12,7 +12,9 @@ import pytest
 
 from etcd import EtcdProcess, needs_etcd
 from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, MetadataStore, SqliteMetadata, Unavailable, Versioned
+from proxy import Proxy, nothing
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +126,36 @@ async def test_a_key_with_a_lease_goes_when_the_lease_does(etcd: EtcdProcess, tm
     assert await store.get("/brokers/1") is None
     assert not await store.keep_alive(lease)
     await store.close()
+
+
+@needs_etcd
+async def test_a_broker_registers_again_although_etcd_went_away_in_the_middle_of_it(
+    etcd: EtcdProcess, tmp_path: Path
+) -> None:
+    info = BrokerInfo(1, "127.0.0.1", 9092, "127.0.0.1", 9093, None, 1)
+    direct = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}")
+    async with Proxy(etcd.port) as proxy:
+        store = EtcdMetadata([proxy.endpoint], f"/{tmp_path.name}", timeout=0.3)
+        registration = Registration(store, info, 2)
+        await registration.start()
+        lost = asyncio.Event()
+
+        def all_but_leases(said: bytes) -> bool:
+            if b"/v3/kv/" in said:
+                lost.set()
+            return b"/v3/kv/" in said
+
+        proxy.swallows = all_but_leases
+        assert registration._lease is not None
+        await direct.revoke(
+            registration._lease
+        )  # it ran out: the next lease is granted, the key isn't written
+        await asyncio.wait_for(lost.wait(), 5)
+        async with aclosing(direct.watch("/brokers/")) as watch:
+            assert (await asyncio.wait_for(anext(watch), 5)).entries == ()
+            proxy.swallows = nothing
+            news = await asyncio.wait_for(anext(watch), 5)
+            assert [entry.value["broker_id"] for entry in news.entries] == [1]
+        await registration.leave()
+        await store.close()
+    await direct.close()
