@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from etcd import EtcdProcess, needs_etcd
+from harness import free_port
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, MetadataStore, SqliteMetadata, Unavailable, Versioned
-from proxy import Proxy, nothing
+from proxy import Proxy, everything, nothing
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +160,81 @@ async def test_a_broker_registers_again_although_etcd_went_away_in_the_middle_of
         await registration.leave()
         await store.close()
     await direct.close()
+
+
+@needs_etcd
+async def test_a_watch_on_an_etcd_that_vanished_without_a_word_goes_on_at_another(
+    etcd: EtcdProcess, tmp_path: Path
+) -> None:
+    direct = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}")
+    async with Proxy(etcd.port) as first, Proxy(etcd.port) as second:
+        endpoints = [first.endpoint, second.endpoint]
+        store = EtcdMetadata(endpoints, f"/{tmp_path.name}", timeout=0.3, idle=0.5)
+        async with aclosing(store.watch("/")) as watch:
+            assert (await asyncio.wait_for(anext(watch), 5)).whole
+            following = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.2)
+            first.swallows = everything
+            await direct.swap([Change("/a", 1, 0)])
+            news = await asyncio.wait_for(following, 5)
+            assert [entry.key for entry in news.entries] == ["/a"]
+            assert not news.whole
+        await store.close()
+    await direct.close()
+
+
+@needs_etcd
+async def test_a_watch_with_nothing_to_tell_is_no_reason_to_say_that_etcd_is_away(
+    etcd: EtcdProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}", idle=0.1)
+    async with aclosing(store.watch("/")) as watch:
+        assert (await asyncio.wait_for(anext(watch), 5)).whole
+        following = asyncio.ensure_future(anext(watch))
+        await asyncio.sleep(1)
+        assert store.reachable
+        await store.swap([Change("/a", 1, 0)])
+        assert [entry.key for entry in (await asyncio.wait_for(following, 5)).entries] == ["/a"]
+    await store.close()
+    assert not caplog.records
+
+
+@needs_etcd
+async def test_a_watch_that_breaks_before_it_told_what_it_had_missed_tells_it_later(
+    etcd: EtcdProcess, tmp_path: Path
+) -> None:
+    """The first line of a watch has etcd's newest revision, though what led to it is still to come."""
+    direct = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}")
+    async with Proxy(etcd.port) as proxy:
+        store = EtcdMetadata([proxy.endpoint], f"/{tmp_path.name}")
+        async with aclosing(store.watch("/")) as watch:
+            assert (await asyncio.wait_for(anext(watch), 5)).whole
+            following = asyncio.ensure_future(anext(watch))
+            hung_up = asyncio.Event()
+
+            def after_the_first_line(said: bytes) -> bool:
+                if b'"created":true' not in said:
+                    return False
+                assert b'"events"' not in said
+                hung_up.set()
+                return True
+
+            proxy.hangs_up_after = after_the_first_line
+            await asyncio.wait_for(hung_up.wait(), 5)
+            hung_up.clear()
+            await direct.swap([Change("/a", 1, 0)])
+            await asyncio.wait_for(hung_up.wait(), 5)
+            proxy.hangs_up_after = nothing
+            news = await asyncio.wait_for(following, 5)
+            assert [entry.key for entry in news.entries] == ["/a"]
+        await store.close()
+    await direct.close()
+
+
+@needs_etcd
+async def test_the_first_picture_comes_from_whichever_etcd_answers(etcd: EtcdProcess, tmp_path: Path) -> None:
+    endpoints = [f"http://127.0.0.1:{free_port()}", etcd.endpoint]
+    store = EtcdMetadata(endpoints, f"/{tmp_path.name}")
+    async with aclosing(store.watch("/")) as watch:
+        assert (await asyncio.wait_for(anext(watch), 5)).whole
+    await store.close()

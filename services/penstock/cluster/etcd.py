@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 2.0
 RETRY: Final = 0.2
+IDLE: Final = 5.0
+"""A watch that says nothing for so long is begun again: a machine that vanished says nothing either."""
 _LINE_LIMIT: Final = 256 << 20
 """A watch may bring many keys in one line."""
 
@@ -62,6 +64,7 @@ class _Http:
             if rest and rest.endswith(b"}") and _is_json(rest):  # 3.4 ends no line until the next begins
                 yield rest
                 rest = b""
+        raise EOFError("etcd ended the answer")
 
     async def _send(self, path: str, body: Any) -> None:
         if self._writer is None:
@@ -99,10 +102,17 @@ class _Http:
 
 
 class EtcdMetadata:
-    def __init__(self, endpoints: Sequence[str], prefix: str = "/penstock", timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        prefix: str = "/penstock",
+        timeout: float = TIMEOUT,
+        idle: float = IDLE,
+    ) -> None:
         self._endpoints = [_address(endpoint) for endpoint in endpoints]
         self._prefix = prefix.rstrip("/")
         self._timeout = timeout
+        self._idle_limit = idle
         self._at = 0
         self._idle: list[_Http] = []
         self._watches: set[_Http] = set()
@@ -157,9 +167,12 @@ class EtcdMetadata:
                         revision = -1  # too old to go on from: look at everything again
                         break
                     entries = [self._event(event) for event in result.get("events", ())]
-                    revision = max(revision, int(result.get("header", {}).get("revision", 0)))
                     if entries:
+                        # Not the header's, which is etcd's newest: events on the way to it may still come.
+                        revision = entries[-1].revision
                         yield Update(tuple(entries))
+                else:
+                    continue
             except (OSError, EOFError, ValueError, Unavailable, asyncio.LimitOverrunError) as error:
                 self._lost(error)
                 self._next_endpoint()
@@ -170,22 +183,27 @@ class EtcdMetadata:
             await asyncio.sleep(RETRY)
 
     async def _follow(self, connection: _Http, prefix: str, revision: int) -> AsyncIterator[bytes]:
+        """What a watch says, until it says nothing any more."""
         key, end = self._range(prefix)
         request = {
             "create_request": {
                 "key": key,
                 "range_end": end,
                 "start_revision": str(revision),
-                "progress_notify": True,
             }
         }
         lines = connection.stream("/v3/watch", request)
         # The first line says that the watch is there; without it the connection is no good.
-        first = await asyncio.wait_for(anext(lines), self._timeout)
+        async with asyncio.timeout(self._timeout):
+            line = await anext(lines)
         self.reachable = True
-        yield first
-        async for line in lines:
+        while True:
             yield line
+            try:
+                async with asyncio.timeout(self._idle_limit):
+                    line = await anext(lines)
+            except TimeoutError:
+                return
 
     async def close(self) -> None:
         for connection in (*self._idle, *self._watches):
@@ -215,7 +233,8 @@ class EtcdMetadata:
     async def _call(self, path: str, body: Any) -> dict[str, Any]:
         connection = self._idle.pop() if self._idle else _Http(*self._endpoints[self._at])
         try:
-            status, content = await asyncio.wait_for(connection.post(path, body), self._timeout)
+            async with asyncio.timeout(self._timeout):  # wait_for may lose a cancellation (until 3.12)
+                status, content = await connection.post(path, body)
             answer: dict[str, Any] = json.loads(content)
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             connection.close()
