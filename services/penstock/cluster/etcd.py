@@ -173,9 +173,10 @@ class EtcdMetadata:
                         yield Update(tuple(entries))
                 else:
                     continue
-            except (OSError, EOFError, ValueError, Unavailable, asyncio.LimitOverrunError) as error:
-                self._lost(error)
-                self._next_endpoint()
+            except Unavailable:
+                pass  # the request has said so, and gone on to the next endpoint
+            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+                self._lost(error, connection)
             finally:
                 if connection is not None:
                     connection.close()
@@ -238,8 +239,7 @@ class EtcdMetadata:
             answer: dict[str, Any] = json.loads(content)
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             connection.close()
-            self._lost(error)
-            self._next_endpoint()
+            self._lost(error, connection)
             raise Unavailable(f"etcd at {connection.host}:{connection.port}: {error!r}") from None
         except BaseException:
             connection.close()
@@ -248,21 +248,23 @@ class EtcdMetadata:
             connection.close()
             if path == "/v3/lease/keepalive" or "lease not found" in str(answer.get("error", "")):
                 return {}
-            raise Unavailable(f"etcd answered {status}: {answer.get('error', content[:200])}")
+            said = f"etcd answered {status}: {answer.get('error', content[:200])}"
+            if status >= 500:  # it lives, but not as one of a majority
+                self._lost(OSError(said), connection)
+            raise Unavailable(said)
         self.reachable = True
         self._idle.append(connection)
         return answer
 
-    def _lost(self, error: BaseException) -> None:
+    def _lost(self, error: BaseException, connection: _Http | None) -> None:
         if self.reachable:
             log.warning("etcd can't be reached: %r; serving goes on, elections and topics wait", error)
         self.reachable = False
-
-    def _next_endpoint(self) -> None:
-        self._at = (self._at + 1) % len(self._endpoints)
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        if connection is not None and (connection.host, connection.port) == self._endpoints[self._at]:
+            self._at = (self._at + 1) % len(self._endpoints)  # once, however many requests were lost there
+            for idle in self._idle:
+                idle.close()
+            self._idle.clear()
 
     # Encoding
 
