@@ -238,3 +238,42 @@ async def test_the_first_picture_comes_from_whichever_etcd_answers(etcd: EtcdPro
     async with aclosing(store.watch("/")) as watch:
         assert (await asyncio.wait_for(anext(watch), 5)).whole
     await store.close()
+
+
+@needs_etcd
+async def test_nothing_is_taken_from_an_etcd_that_went_back_to_a_backup(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its revisions mean other states now: a watch waits for the future, a swap may hit the wrong one."""
+    with EtcdProcess(tmp_path / "etcd").start() as etcd:
+        before = EtcdMetadata([etcd.endpoint])
+        assert await before.swap([Change("/a", 1, 0)])
+        await before.close()
+        etcd.save(tmp_path / "backup")
+        store = EtcdMetadata([etcd.endpoint], timeout=0.5)
+        async with aclosing(store.watch("/")) as watch:
+            (known,) = (await asyncio.wait_for(anext(watch), 5)).entries
+            following = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.2)
+            direct = EtcdMetadata([etcd.endpoint])
+            assert await direct.swap([Change("/a", 2, known.revision)])
+            await direct.close()
+            await asyncio.wait_for(following, 5)
+            following = asyncio.ensure_future(anext(watch))
+            await asyncio.sleep(0.2)
+            etcd.restore(tmp_path / "backup")
+            await asyncio.sleep(1)
+            for request in (store.get("/a"), store.swap([Change("/b", 1, 0)])):
+                with pytest.raises(Unavailable, match="earlier state"):
+                    await request
+            assert not store.reachable
+            assert "earlier state" in caplog.text
+            assert not following.done()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await store.close()
+        fresh = EtcdMetadata([etcd.endpoint])
+        found = await fresh.get("/a")
+        assert found is not None
+        assert found.value == 1
+        await fresh.close()

@@ -24,6 +24,10 @@ TIMEOUT: Final = 2.0
 RETRY: Final = 0.2
 IDLE: Final = 5.0
 """A watch that says nothing for so long is begun again: a machine that vanished says nothing either."""
+_GONE_BACK: Final = (
+    "etcd has gone back to an earlier state; serving goes on, nothing is taken from it before a restart (see "
+    "'etcd is lost' in docs/operations.md)"
+)
 _LINE_LIMIT: Final = 256 << 20
 """A watch may bring many keys in one line."""
 
@@ -118,6 +122,10 @@ class EtcdMetadata:
         self._watches: set[_Http] = set()
         self.reachable = True
         """Whether the last request or watch got an answer."""
+        self.gone_back = False
+        """It serves an earlier state than it did before: a backup, restored while we run. Its revisions mean
+        other states now, so nothing is asked of it any more, as if it were away."""
+        self._newest = 0
 
     # The store
 
@@ -159,6 +167,8 @@ class EtcdMetadata:
                 if revision < 0:
                     entries, revision = await self._scan(prefix)
                     yield Update(tuple(entries), whole=True)
+                else:
+                    await self._look(prefix)
                 connection = _Http(*self._endpoints[self._at])
                 self._watches.add(connection)
                 async for line in self._follow(connection, prefix, revision + 1):
@@ -170,6 +180,7 @@ class EtcdMetadata:
                     if entries:
                         # Not the header's, which is etcd's newest: events on the way to it may still come.
                         revision = entries[-1].revision
+                        self._newest = max(self._newest, revision)
                         yield Update(tuple(entries))
                 else:
                     continue
@@ -231,7 +242,15 @@ class EtcdMetadata:
         answer = await self._call("/v3/kv/range", {"key": key, "range_end": end})
         return [self._versioned(kv) for kv in answer.get("kvs", ())], int(answer["header"]["revision"])
 
+    async def _look(self, prefix: str) -> None:
+        """Find out whether etcd has gone back; a watch doesn't say, it waits for revisions to come."""
+        key, end = self._range(prefix)
+        await self._call("/v3/kv/range", {"key": key, "range_end": end, "count_only": True})
+
     async def _call(self, path: str, body: Any) -> dict[str, Any]:
+        if self.gone_back:
+            raise Unavailable(_GONE_BACK)
+        newest = self._newest
         connection = self._idle.pop() if self._idle else _Http(*self._endpoints[self._at])
         try:
             async with asyncio.timeout(self._timeout):  # wait_for may lose a cancellation (until 3.12)
@@ -252,9 +271,20 @@ class EtcdMetadata:
             if status >= 500:  # it lives, but not as one of a majority
                 self._lost(OSError(said), connection)
             raise Unavailable(said)
-        self.reachable = True
         self._idle.append(connection)
+        if path.startswith("/v3/kv/"):  # these go through the majority, leases may ask a member that lags
+            self._note(int(answer["header"]["revision"]), newest)
+        self.reachable = True
         return answer
+
+    def _note(self, revision: int, newest: int) -> None:
+        """`newest` is what was known when the request was sent: etcd can't answer with less."""
+        if revision < newest:
+            if not self.gone_back:
+                log.error("%s: revision %d after %d", _GONE_BACK, revision, newest)
+            self.gone_back, self.reachable = True, False
+            raise Unavailable(_GONE_BACK)
+        self._newest = max(self._newest, revision)
 
     def _lost(self, error: BaseException, connection: _Http | None) -> None:
         if self.reachable:
