@@ -99,6 +99,7 @@ async def test_a_swap_without_an_answer_is_unavailable_not_refused(tmp_path: Pat
         store = EtcdMetadata([etcd.endpoint], timeout=0.3)
         assert await store.swap([Change("/a", 1, 0)])
         etcd.signal(signal.SIGSTOP)
+        await asyncio.sleep(0.1)  # its threads don't all stop at once
         with pytest.raises(Unavailable):
             await store.swap([Change("/b", 1, 0)])
         etcd.signal(signal.SIGCONT)

@@ -168,7 +168,8 @@ class EtcdMetadata:
                     entries, revision = await self._scan(prefix)
                     yield Update(tuple(entries), whole=True)
                 else:
-                    await self._look(prefix)
+                    # A watch of an etcd that has gone back waits for the future; a request finds out.
+                    await self.get(prefix)
                 connection = _Http(*self._endpoints[self._at])
                 self._watches.add(connection)
                 async for line in self._follow(connection, prefix, revision + 1):
@@ -241,11 +242,6 @@ class EtcdMetadata:
         key, end = self._range(prefix)
         answer = await self._call("/v3/kv/range", {"key": key, "range_end": end})
         return [self._versioned(kv) for kv in answer.get("kvs", ())], int(answer["header"]["revision"])
-
-    async def _look(self, prefix: str) -> None:
-        """Find out whether etcd has gone back; a watch doesn't say, it waits for revisions to come."""
-        key, end = self._range(prefix)
-        await self._call("/v3/kv/range", {"key": key, "range_end": end, "count_only": True})
 
     async def _call(self, path: str, body: Any) -> dict[str, Any]:
         if self.gone_back:
