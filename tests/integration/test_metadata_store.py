@@ -278,3 +278,26 @@ async def test_nothing_is_taken_from_an_etcd_that_went_back_to_a_backup(
         assert found is not None
         assert found.value == 1
         await fresh.close()
+
+
+@needs_etcd
+async def test_a_watch_whose_place_was_compacted_away_tells_everything_again(
+    etcd: EtcdProcess, tmp_path: Path
+) -> None:
+    store = EtcdMetadata([etcd.endpoint], f"/{tmp_path.name}", idle=0.5)
+    others = EtcdMetadata([etcd.endpoint], "/others")
+    async with aclosing(store.watch("/")) as watch:
+        assert (await asyncio.wait_for(anext(watch), 5)).whole
+        following = asyncio.ensure_future(anext(watch))
+        await others.swap([Change("/x", 1, 0)])
+        found = await others.get("/x")
+        assert found is not None
+        await others.swap([Change("/x", 2, found.revision)])
+        await others._call("/v3/kv/compaction", {"revision": str(found.revision + 1)})
+        assert (await asyncio.wait_for(following, 5)).whole
+        following = asyncio.ensure_future(anext(watch))
+        await store.swap([Change("/a", 1, 0)])
+        assert [entry.key for entry in (await asyncio.wait_for(following, 5)).entries] == ["/a"]
+        assert store.reachable
+    await store.close()
+    await others.close()
