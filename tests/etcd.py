@@ -70,6 +70,25 @@ class EtcdProcess:
         self.process.kill()
         self.process.wait(10)
 
+    def stop(self) -> None:
+        """As a service manager does."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(20)
+
+    def save(self, backup: Path) -> None:
+        """Copy its data; it is away meanwhile."""
+        self.stop()
+        shutil.copytree(self.directory / "data", backup)
+        self.start()
+
+    def restore(self, backup: Path) -> None:
+        """What an operator does with an etcd that is lost."""
+        self.kill()
+        shutil.rmtree(self.directory / "data")
+        shutil.copytree(backup, self.directory / "data")
+        self.start()
+
     def close(self) -> None:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)

@@ -7,6 +7,8 @@ import random
 import signal
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,9 +16,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from cluster import Cluster, Follower, Load, check, read_all, running
 from etcd import needs_etcd
-from harness import PENSTOCK, eventually
+from harness import PENSTOCK, BrokerProcess, eventually
 from penstock.wire.errors import ErrorCode
 from rawclient import RawClient, produce_tree, read_response, record_batch, request_bytes
+from scraping import scrape
 
 pytestmark = needs_etcd
 
@@ -121,15 +124,71 @@ def test_a_cluster_serves_while_etcd_is_away_and_elects_when_it_is_back(tmp_path
             load.progress(300)
             cluster.etcd.kill()
             load.progress(500)
-            time.sleep(1)
+            for broker in cluster.brokers.values():
+                becomes(broker, "out of touch with etcd")
+                assert scrape(f"{broker.http}/metrics").of("penstock_metadata_reachable") == 0
+                assert "etcd can't be reached" in broker.log_text()
+                told = subprocess.run(
+                    [*PENSTOCK, "status", "--http", broker.http], capture_output=True, text=True, timeout=60
+                )
+                assert "etcd can't be reached" in told.stdout, told.stdout + told.stderr
             load.progress(500)
             cluster.etcd.start()
             load.progress(300)
+            for broker in cluster.brokers.values():
+                becomes(broker, "")
+                assert scrape(f"{broker.http}/metrics").of("penstock_metadata_reachable") == 1
             leader = cluster.leader("t", 0)
             cluster.brokers[leader].kill()
             load.progress(300)
             cluster.brokers[leader].start()
             cluster.in_sync("t", 2)
+        check(load, read_all(cluster.bootstrap, "t", 1))
+
+
+def becomes(broker: BrokerProcess, reason: str) -> None:
+    """Wait until /readyz gives this reason against it; empty: until it is ready."""
+
+    def says_so() -> bool:
+        try:
+            urllib.request.urlopen(f"{broker.http}/readyz", timeout=10).close()
+        except urllib.error.HTTPError as refused:
+            assert refused.code == 503
+            return reason != "" and reason in refused.read().decode()
+        except OSError:
+            return False  # its HTTP comes a moment after the broker
+        return reason == ""
+
+    eventually(says_so, 30, 0.1)
+
+
+def test_etcd_restored_from_a_backup_under_running_brokers_costs_a_restart_and_no_record(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        with running(cluster, Load(cluster, "t", 1)) as load:
+            load.progress(200)
+            cluster.etcd.save(tmp_path / "backup")
+            load.progress(200)
+            first = cluster.brokers[cluster.leader("t", 0)]
+            first.kill()
+            load.progress(200)
+            first.start()
+            cluster.in_sync("t", 2)
+            cluster.etcd.restore(tmp_path / "backup")
+            for broker in cluster.brokers.values():
+                becomes(broker, "earlier state")
+            load.progress(200)
+            for broker in cluster.brokers.values():
+                assert broker.stop() == 0
+            for broker in cluster.brokers.values():
+                broker.launch()
+            for broker in cluster.brokers.values():
+                broker.ready()
+                becomes(broker, "")
+            cluster.in_sync("t", 2)
+            load.progress(200)
         check(load, read_all(cluster.bootstrap, "t", 1))
 
 

@@ -131,6 +131,31 @@ def test_a_topic_grows_and_the_cluster_shows_itself(tmp_path: Path) -> None:
         assert re.search(r"broker 2 (closed its connection|out of sync|silent)", text)
 
 
+def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3).start() as cluster:
+        cluster.create("t", 1, 2)
+        on = ("--cluster", cluster.etcd.endpoint)
+        written = [str(number) for number in range(100)]
+        write(cluster.bootstrap, "t", written)
+        before = cluster.partitions("t")[0]
+        (free,) = {1, 2, 3} - set(before["replicas"])
+        leaves, stays = before["replicas"]
+        for wrong in ("", "7", f"{stays},{stays}", f"{stays},x"):
+            assert "each once" in penstock("cluster", "reassign", "t", "0", wrong, *on, code=1)
+        assert "no partition t-1" in penstock("cluster", "reassign", "t", "1", str(stays), *on, code=1)
+        assert cluster.partitions("t")[0]["replicas"] == before["replicas"]
+
+        assert "done" in penstock("cluster", "reassign", "t", "0", f"{free},{stays}", *on)
+        now = cluster.partitions("t")[0]
+        assert (now["leader"], now["replicas"]) == (free, [free, stays])
+        assert {broker for broker, _ in now["in_sync"]} == {free, stays}
+        cluster.brokers[leaves].kill()
+        cluster.brokers[stays].kill()  # the new one alone has everything
+        cluster.in_sync("t", 1)
+        write(cluster.bootstrap, "t", ["more"])
+        assert values(cluster.bootstrap, "t") == [*written, "more"]
+
+
 # penstock node
 
 

@@ -108,6 +108,8 @@ class ClusterNode:
         Once it has caught up, a replica that falls behind is the leader's affair. Before that, whoever
         restarts brokers one by one must wait: the next one may hold the only other copy.
         """
+        if self.metadata.gone_back:
+            return "etcd has gone back to an earlier state: serving goes on, elections and topics wait"
         if not self.metadata.reachable:
             return "out of touch with etcd: serving goes on, elections and topics wait"
         if self.directory.foreign:

@@ -152,9 +152,10 @@ def reassign(
     async def work() -> None:
         async with _directory(cluster, prefix) as directory:
             key, state = _find(directory, topic, partition)
-            wanted = tuple(int(part) for part in replicas.split(",") if part.strip().isdigit())
-            unknown = set(wanted) - directory.brokers.keys()
-            if not wanted or unknown or len(set(wanted)) != len(wanted):
+            ids = {str(broker): broker for broker in directory.brokers}
+            named = [part.strip() for part in replicas.split(",")]
+            wanted = tuple(ids[name] for name in named if name in ids)
+            if len(wanted) != len(named) or len(set(wanted)) != len(wanted):
                 raise CommandFailed(f"{replicas!r}: name brokers of {sorted(directory.brokers)}, each once")
             await _apply(directory, {key: replace(state, replicas=wanted, reason="reassigned")}, wait)
 

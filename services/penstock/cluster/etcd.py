@@ -22,6 +22,12 @@ log = logging.getLogger(__name__)
 
 TIMEOUT: Final = 2.0
 RETRY: Final = 0.2
+IDLE: Final = 5.0
+"""A watch that says nothing for so long is begun again: a machine that vanished says nothing either."""
+_GONE_BACK: Final = (
+    "etcd has gone back to an earlier state; serving goes on, nothing is taken from it before a restart (see "
+    "'etcd is lost' in docs/operations.md)"
+)
 _LINE_LIMIT: Final = 256 << 20
 """A watch may bring many keys in one line."""
 
@@ -62,6 +68,7 @@ class _Http:
             if rest and rest.endswith(b"}") and _is_json(rest):  # 3.4 ends no line until the next begins
                 yield rest
                 rest = b""
+        raise EOFError("etcd ended the answer")
 
     async def _send(self, path: str, body: Any) -> None:
         if self._writer is None:
@@ -99,15 +106,26 @@ class _Http:
 
 
 class EtcdMetadata:
-    def __init__(self, endpoints: Sequence[str], prefix: str = "/penstock", timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        prefix: str = "/penstock",
+        timeout: float = TIMEOUT,
+        idle: float = IDLE,
+    ) -> None:
         self._endpoints = [_address(endpoint) for endpoint in endpoints]
         self._prefix = prefix.rstrip("/")
         self._timeout = timeout
+        self._idle_limit = idle
         self._at = 0
         self._idle: list[_Http] = []
         self._watches: set[_Http] = set()
         self.reachable = True
         """Whether the last request or watch got an answer."""
+        self.gone_back = False
+        """It serves an earlier state than it did before: a backup, restored while we run. Its revisions mean
+        other states now, so nothing is asked of it any more, as if it were away."""
+        self._newest = 0
 
     # The store
 
@@ -149,6 +167,9 @@ class EtcdMetadata:
                 if revision < 0:
                     entries, revision = await self._scan(prefix)
                     yield Update(tuple(entries), whole=True)
+                else:
+                    # A watch of an etcd that has gone back waits for the future; a request finds out.
+                    await self.get(prefix)
                 connection = _Http(*self._endpoints[self._at])
                 self._watches.add(connection)
                 async for line in self._follow(connection, prefix, revision + 1):
@@ -157,12 +178,17 @@ class EtcdMetadata:
                         revision = -1  # too old to go on from: look at everything again
                         break
                     entries = [self._event(event) for event in result.get("events", ())]
-                    revision = max(revision, int(result.get("header", {}).get("revision", 0)))
                     if entries:
+                        # Not the header's, which is etcd's newest: events on the way to it may still come.
+                        revision = entries[-1].revision
+                        self._newest = max(self._newest, revision)
                         yield Update(tuple(entries))
-            except (OSError, EOFError, ValueError, Unavailable, asyncio.LimitOverrunError) as error:
-                self._lost(error)
-                self._next_endpoint()
+                else:
+                    continue
+            except Unavailable:
+                pass  # the request has said so, and gone on to the next endpoint
+            except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+                self._lost(error, connection)
             finally:
                 if connection is not None:
                     connection.close()
@@ -170,22 +196,27 @@ class EtcdMetadata:
             await asyncio.sleep(RETRY)
 
     async def _follow(self, connection: _Http, prefix: str, revision: int) -> AsyncIterator[bytes]:
+        """What a watch says, until it says nothing any more."""
         key, end = self._range(prefix)
         request = {
             "create_request": {
                 "key": key,
                 "range_end": end,
                 "start_revision": str(revision),
-                "progress_notify": True,
             }
         }
         lines = connection.stream("/v3/watch", request)
         # The first line says that the watch is there; without it the connection is no good.
-        first = await asyncio.wait_for(anext(lines), self._timeout)
+        async with asyncio.timeout(self._timeout):
+            line = await anext(lines)
         self.reachable = True
-        yield first
-        async for line in lines:
+        while True:
             yield line
+            try:
+                async with asyncio.timeout(self._idle_limit):
+                    line = await anext(lines)
+            except TimeoutError:
+                return
 
     async def close(self) -> None:
         for connection in (*self._idle, *self._watches):
@@ -213,14 +244,17 @@ class EtcdMetadata:
         return [self._versioned(kv) for kv in answer.get("kvs", ())], int(answer["header"]["revision"])
 
     async def _call(self, path: str, body: Any) -> dict[str, Any]:
+        if self.gone_back:
+            raise Unavailable(_GONE_BACK)
+        newest = self._newest
         connection = self._idle.pop() if self._idle else _Http(*self._endpoints[self._at])
         try:
-            status, content = await asyncio.wait_for(connection.post(path, body), self._timeout)
+            async with asyncio.timeout(self._timeout):  # wait_for may lose a cancellation (until 3.12)
+                status, content = await connection.post(path, body)
             answer: dict[str, Any] = json.loads(content)
         except (OSError, EOFError, ValueError, TimeoutError, asyncio.LimitOverrunError) as error:
             connection.close()
-            self._lost(error)
-            self._next_endpoint()
+            self._lost(error, connection)
             raise Unavailable(f"etcd at {connection.host}:{connection.port}: {error!r}") from None
         except BaseException:
             connection.close()
@@ -229,21 +263,34 @@ class EtcdMetadata:
             connection.close()
             if path == "/v3/lease/keepalive" or "lease not found" in str(answer.get("error", "")):
                 return {}
-            raise Unavailable(f"etcd answered {status}: {answer.get('error', content[:200])}")
-        self.reachable = True
+            said = f"etcd answered {status}: {answer.get('error', content[:200])}"
+            if status >= 500:  # it lives, but not as one of a majority
+                self._lost(OSError(said), connection)
+            raise Unavailable(said)
         self._idle.append(connection)
+        if path.startswith("/v3/kv/"):  # these go through the majority, leases may ask a member that lags
+            self._note(int(answer["header"]["revision"]), newest)
+        self.reachable = True
         return answer
 
-    def _lost(self, error: BaseException) -> None:
+    def _note(self, revision: int, newest: int) -> None:
+        """`newest` is what was known when the request was sent: etcd can't answer with less."""
+        if revision < newest:
+            if not self.gone_back:
+                log.error("%s: revision %d after %d", _GONE_BACK, revision, newest)
+            self.gone_back, self.reachable = True, False
+            raise Unavailable(_GONE_BACK)
+        self._newest = max(self._newest, revision)
+
+    def _lost(self, error: BaseException, connection: _Http | None) -> None:
         if self.reachable:
             log.warning("etcd can't be reached: %r; serving goes on, elections and topics wait", error)
         self.reachable = False
-
-    def _next_endpoint(self) -> None:
-        self._at = (self._at + 1) % len(self._endpoints)
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
+        if connection is not None and (connection.host, connection.port) == self._endpoints[self._at]:
+            self._at = (self._at + 1) % len(self._endpoints)  # once, however many requests were lost there
+            for idle in self._idle:
+                idle.close()
+            self._idle.clear()
 
     # Encoding
 

@@ -72,13 +72,14 @@ class Registration:
                 log.warning("leaving without a word, etcd can't be reached: %s", error)
 
     async def _register(self) -> None:
-        self._lease = await self._store.grant(self._seconds)
+        lease = await self._store.grant(self._seconds)
         key = f"{PREFIX}{self._info.broker_id}"
         while True:
             found = await self._store.get(key)
             if await self._store.swap(
-                [Change(key, asdict(self._info), found.revision if found else 0)], self._lease
+                [Change(key, asdict(self._info), found.revision if found else 0)], lease
             ):
+                self._lease = lease  # not before: a lease that is kept alive without the key says nothing
                 return
 
     async def _keep(self) -> None:

@@ -33,13 +33,11 @@ def place(
         first = min(racks, key=lambda broker: (leads[broker], holds[broker], broker))
         chosen = [first]
         while len(chosen) < replication:
-            used = {racks[broker] for broker in chosen}
             chosen.append(
                 min(
                     (broker for broker in racks if broker not in chosen),
-                    # Another rack first; a broker without a rack is a rack of its own.
                     key=lambda broker: (
-                        racks[broker] is not None and racks[broker] in used,
+                        shares_rack(racks, broker, chosen),
                         holds[broker],
                         (broker - first) % (max(racks) + 1),
                     ),
@@ -49,6 +47,12 @@ def place(
         holds.update(chosen)
         placed.append(tuple(chosen))
     return placed
+
+
+def shares_rack(racks: Mapping[int, str | None], broker: int, others: Iterable[int]) -> bool:
+    """Whether one of `others` would be lost with `broker`'s rack; without a rack it is one of its own."""
+    rack = racks.get(broker)
+    return rack is not None and any(racks.get(other) == rack for other in others)
 
 
 def _count(brokers: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.cluster.partitions import PartitionKey, PartitionState
+from penstock.cluster.placement import shares_rack
 
 Plan = dict[PartitionKey, PartitionState]
 
@@ -26,7 +27,8 @@ def lead_from(state: PartitionState, broker: int) -> PartitionState:
 def drained(
     states: Mapping[PartitionKey, PartitionState], racks: Mapping[int, str | None], broker: int
 ) -> Plan:
-    """Take every replica off `broker`: to the others that have least, or, if all have one, just fewer."""
+    """Take every replica off `broker`: to another rack than the rest's if there is one, there to whoever has
+    least; if all have one, just fewer."""
     holds = Counter(each for state in states.values() for each in state.replicas)
     plan: Plan = {}
     for key, state in sorted(states.items()):
@@ -35,7 +37,7 @@ def drained(
         kept = [each for each in state.replicas if each != broker]
         free = [each for each in racks if each != broker and each not in kept]
         if free:
-            chosen = min(free, key=lambda each: (holds[each], each))
+            chosen = min(free, key=lambda each: (shares_rack(racks, each, kept), holds[each], each))
             holds[chosen] += 1
             kept.append(chosen)
         if not kept:
@@ -45,18 +47,13 @@ def drained(
 
 
 def rebalanced(states: Mapping[PartitionKey, PartitionState], racks: Mapping[int, str | None]) -> Plan:
-    """Move as few replicas, and then as few leaders, as make everybody's share the same within one."""
+    """Move replicas, then leaders, until every partition is in as many racks as it can be, and everybody's
+    share is the same within one, or as near to that as the racks allow."""
     wanted = {key: list(state.replicas) for key, state in sorted(states.items())}
     holds = Counter(dict.fromkeys(racks, 0))
     holds.update(each for replicas in wanted.values() for each in replicas)
-    for replicas in wanted.values():
-        for at in range(len(replicas) - 1, -1, -1):
-            free = [each for each in racks if each not in replicas]
-            poorest = min(free, key=lambda each: (holds[each], each), default=None)
-            if poorest is not None and holds[replicas[at]] - holds[poorest] > 1:
-                holds[replicas[at]] -= 1
-                holds[poorest] += 1
-                replicas[at] = poorest
+    while sum(_moved_one(replicas, racks, holds) for replicas in wanted.values()):
+        pass  # every move spreads a partition wider, or evens shares out: it ends
     leads = Counter(dict.fromkeys(racks, 0))
     leads.update(replicas[0] for replicas in wanted.values())
     for replicas in wanted.values():
@@ -71,3 +68,23 @@ def rebalanced(states: Mapping[PartitionKey, PartitionState], racks: Mapping[int
         for key, replicas in wanted.items()
         if tuple(replicas) != states[key].replicas
     }
+
+
+def _moved_one(replicas: list[int], racks: Mapping[int, str | None], holds: Counter[int]) -> bool:
+    """Put one replica of a partition, its leader last, where it is better off, if there is such a place."""
+    for at in range(len(replicas) - 1, -1, -1):
+        here, others = replicas[at], replicas[:at] + replicas[at + 1 :]
+        best = min(
+            (each for each in racks if each not in replicas),
+            key=lambda each: (shares_rack(racks, each, others), holds[each], each),
+            default=None,
+        )
+        if best is None:
+            return False
+        wider = shares_rack(racks, here, others) - shares_rack(racks, best, others)
+        if wider > 0 or (wider == 0 and holds[here] - holds[best] > 1):
+            holds[here] -= 1
+            holds[best] += 1
+            replicas[at] = best
+            return True
+    return False

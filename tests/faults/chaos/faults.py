@@ -31,6 +31,7 @@ _ANYWHERE: Final[tuple[str, ...]] = (
     "lose both",
     "etcd kill",
     "etcd hang",
+    "etcd restart",
 )
 _IN_FIELDS: Final = (
     "cut",
@@ -195,6 +196,12 @@ class Stage:
         self.cluster.etcd.signal(signal.SIGSTOP)
         yield
         self.cluster.etcd.signal(signal.SIGCONT)
+
+    @contextmanager
+    def _etcd_restart(self, _victim: int, _other: int, _fault: Fault) -> Iterator[None]:
+        self.cluster.etcd.stop()
+        yield
+        self.cluster.etcd.start()
 
     def _end(self, victim: int) -> None:
         broker = self.cluster.brokers[victim]
