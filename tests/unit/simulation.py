@@ -25,6 +25,7 @@ from penstock.cluster.metadata import Change, Unavailable, Update, Versioned
 from penstock.cluster.partitions import PartitionKey, PartitionState
 from penstock.cluster.topics import CLUSTER_KEY
 from penstock.log.partition import PartitionLog
+from penstock.log.spares import SpareFiles
 from penstock.log.store import LogStore
 from penstock.replication.channel import Channel, Handler
 from penstock.replication.frames import HEAD, Kind, MalformedFrame
@@ -301,6 +302,7 @@ class _InstantDisk:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self.spares = SpareFiles(store.disk_directory / "spare")
 
     def note_dirty(self, partition: PartitionLog) -> None: ...
 

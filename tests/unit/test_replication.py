@@ -141,6 +141,47 @@ def test_a_leader_that_lost_its_storage_leaves_it_to_the_others_r1(play: Callabl
     play(scenario)
 
 
+def test_a_listed_replica_is_not_copied_anew_after_an_unclean_election_r1(play: Callable[..., None]) -> None:
+    """Its connection blips while etcd is away, and its leader dies: it is elected with what it has then."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(20):
+            assert await world.produce() is ErrorCode.none
+        state = world.state
+        assert state is not None
+        world.keys.put(
+            partitions.path_of(world.key), partitions.encode(partitions.declare(state, leader.number))
+        )
+        await world.until(lambda: world.state is not None and world.state.unclean_since > state.epoch)
+        await world.in_sync(2)  # it was copied anew, and is listed again; nothing is written since
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        for each in world.brokers.values():
+            each.metadata.away = True
+        reset = backup.store.reset
+
+        def reset_and_die(partition: PartitionLog, offset: int) -> None:
+            reset(partition, offset)
+            leader.crash()
+
+        backup.store.reset = reset_and_die  # type: ignore[method-assign]
+        before = replica.attachment
+        assert leader.replicator is not None
+        leader.replicator.links[backup.number].hang_up()
+        await world.until(lambda: not leader.alive or replica.attachment not in (None, before))
+        await asyncio.sleep(0.05)
+        leader.crash()
+        for each in world.brokers.values():
+            each.metadata.away = False
+        led = await world.until(lambda: backup.led(world.key))
+        assert len(records(led)) == 20
+        world.check()
+
+    play(scenario)
+
+
 async def test_a_swap_without_an_answer_keeps_both_sets_in_force_r2(tmp_path: Path) -> None:
     me, one, two = Member(1, 11), Member(2, 22), Member(3, 33)
     rig = LogRig(tmp_path)

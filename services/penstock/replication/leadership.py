@@ -235,12 +235,17 @@ class Leadership(Listener):
         self._note_needed()
         self.advance()
 
+    @property
+    def members(self) -> frozenset[Member]:
+        """All that etcd may list: whoever is in the set we know, or in the one we proposed."""
+        return self.known if self.proposed is None else self.known | self.proposed
+
     def _note_needed(self) -> None:
-        members, self._size = self.known, len(self.known)
+        self._size = len(self.known)
         if self.proposed is not None:
-            members, self._size = members | self.proposed, min(self._size, len(self.proposed))
+            self._size = min(self._size, len(self.proposed))
         self._needed = [
-            (self.backups.get(member.broker), member.storage) for member in members if member != self.me
+            (self.backups.get(member.broker), member.storage) for member in self.members if member != self.me
         ]
 
     def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cluster.partitions import PartitionKey
+from penstock.cluster.partitions import Member, PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
@@ -422,13 +422,18 @@ class Link(Sender):
             "epoch": leadership.epoch,
             "handshake": backup.handshake,
         }
+        # Who is listed may be elected at any moment, so must not begin anew; and has been copied already.
+        listed = Member(self.broker, entry["storage"]) in leadership.members
         newest = entry["epochs"][-1][0] if entry["epochs"] else -1
-        if newest < leadership.unclean_since and entry["end"] > 0:
+        if newest < leadership.unclean_since and entry["end"] > 0 and not listed:
             return answer | {"cut": None, "reset": partition.log_start, "given_up": True}
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
         if cut is None and entry["end"] == 0 == partition.log_start:
             cut = 0  # it has nothing at all
         if cut is None or cut < partition.log_start or cut < entry["start"]:
+            if listed:  # not before it has left the set, which it does by not being attached
+                self._attach_later(key)
+                return None
             return answer | {"cut": None, "reset": partition.log_start}
         return answer | {"cut": cut, "reset": None}
 
