@@ -319,6 +319,8 @@ class _InstantDisk:
     async def on_thread(self, work: Callable[[], None]) -> None:
         work()
 
+    async def saved(self) -> None: ...
+
     async def durable(self) -> None: ...
 
 

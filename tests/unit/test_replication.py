@@ -7,11 +7,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from log_rig import LogRig, everything, put
 from simulation import SimBroker, World, interpreted, records, simulate
 
+from penstock.broker.admin import AdminHandlers
+from penstock.broker.catalog import Catalog
 from penstock.cluster import partitions
 from penstock.cluster.partitions import NOBODY, Member, PartitionState
 from penstock.log.config import Durability
@@ -593,7 +597,7 @@ def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., N
         log = log_of(leader, world)
         log.advance_log_start(6)
         assert leader.replicator is not None
-        await leader.replicator.told(log)
+        await leader.replicator.told(log, log.term)
         backup = other(world, leader)
         assert log_of(backup, world).log_start == 6
         leader.crash()
@@ -602,6 +606,49 @@ def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., N
         await leader.start()
         led = await world.until(world.leader)
         assert log_of(led, world).log_start == 6
+
+    play(scenario)
+
+
+async def delete_records(world: World, broker: SimBroker, offset: int) -> ErrorCode:
+    """What a client of that broker is answered."""
+    assert broker.replicator is not None
+    catalog = Catalog()
+    catalog.put(broker.directory.by_name["t"], [log_of(broker, world)])
+    cluster = SimpleNamespace(replicator=broker.replicator)
+    context: Any = SimpleNamespace(catalog=catalog, store=broker.store, cluster=cluster)
+    keeper: Any = None
+    wanted = SimpleNamespace(partition_index=0, offset=offset)
+    request = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[wanted])])
+    answer: Any = await AdminHandlers(context, keeper, {}).delete_records(request, 2)
+    code: ErrorCode = answer["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+@pytest.mark.parametrize("fault", ["cut off", "deposed meanwhile", "refused"])
+def test_records_count_as_deleted_only_when_every_replica_knows_r11(
+    play: Callable[..., None], fault: str
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(10):
+            await world.produce()
+        assert await delete_records(world, leader, 4) is ErrorCode.none
+        assert log_of(backup, world).log_start == 4
+        leader.metadata.away = True
+        if fault == "refused":
+            assert log_of(backup, world).promise(1000)  # it stands for election, its connection lives
+        else:
+            world.network.stalled |= {(1, 2), (2, 1)}
+        answer = asyncio.create_task(delete_records(world, leader, 6))
+        if fault == "deposed meanwhile":
+            await world.until(lambda: backup.led(world.key))
+            world.network.stalled.clear()
+        assert await answer is (
+            ErrorCode.not_leader_or_follower if fault == "deposed meanwhile" else ErrorCode.request_timed_out
+        )
+        assert log_of(backup, world).log_start == 4
 
     play(scenario)
 

@@ -75,7 +75,6 @@ class Backup:
         "start_acked",
         "storage",
         "streaming",
-        "told_start",
         "told_watermark",
         "tried_at",
     )
@@ -96,9 +95,10 @@ class Backup:
         """What was sent and not acknowledged, in order."""
         self.progress_at = now
         """When it last acknowledged something new, or had nothing to acknowledge."""
-        self.told_watermark = self.told_start = NEVER
-        """What it was last sent of the two."""
+        self.told_watermark = NEVER
+        """What it was last sent of it."""
         self.start_acked = NEVER
+        """The log start that it has, by its own word since the handshake."""
         self.sender: Sender | None = None
         """Set while it is `streaming`."""
         self.noted = False
@@ -115,7 +115,7 @@ class Backup:
         self.on_its_way.clear()
         self._unacknowledged = 0
         self.progress_at = now
-        self.told_watermark = self.told_start = NEVER
+        self.told_watermark = self.start_acked = NEVER
         self._segment = None
 
     def detach(self) -> None:

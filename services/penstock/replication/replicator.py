@@ -29,6 +29,7 @@ from penstock.replication.frames import MalformedFrame
 from penstock.replication.leadership import Leadership
 from penstock.replication.link import Link
 from penstock.replication.replica import Replica
+from penstock.wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -616,20 +617,28 @@ class Replicator:
     def _accept(self, channel: Channel) -> Inbound:
         return Inbound(self, channel)
 
-    async def told(self, partition: PartitionLog, timeout: float = 5.0) -> None:
-        """Wait until every in-sync backup knows the log start (rule R11)."""
+    async def told(self, partition: PartitionLog, term: int, timeout: float = 5.0) -> None:
+        """Wait until every in-sync backup knows the log start (rule R11), or raise why that can't be said.
+
+        `term` is the log's when the log start was moved: whoever led since may have another one.
+        """
         replica = self.replicas.get((partition.topic_id, partition.partition))
-        led = replica.leadership if replica is not None else None
         deadline = self.now() + timeout
-        while led is not None and self.now() < deadline:
+        while True:
+            led = replica.leadership if replica is not None else None
+            if led is None or partition.term != term:
+                raise KafkaError(ErrorCode.not_leader_or_follower, f"{partition} changed hands meanwhile")
             start = partition.log_start
             behind = [
                 member
-                for member in led.known - {led.me}
+                for member in led.members - {led.me}
                 if (backup := led.backups.get(member.broker)) is None or backup.start_acked < start
             ]
-            if not behind or partition.term != led.log.term:
+            if not behind:
                 return
+            if self.now() > deadline:
+                names = ", ".join(str(member.broker) for member in behind)
+                raise KafkaError(ErrorCode.request_timed_out, f"broker {names} has yet to hear of it")
             await asyncio.sleep(0.005)
 
     # The clock
