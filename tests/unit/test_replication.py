@@ -17,6 +17,7 @@ from simulation import SimBroker, World, interpreted, records, simulate
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.catalog import Catalog
 from penstock.cluster import partitions
+from penstock.cluster.metadata import Change, Unavailable
 from penstock.cluster.partitions import NOBODY, Member, PartitionState
 from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
@@ -692,6 +693,57 @@ def test_a_hand_over_loses_nothing_and_fails_nobody(play: Callable[..., None]) -
         assert await world.produce(led) is ErrorCode.none
         # The preferred leader is in sync, so leadership goes home after a while.
         await world.until(lambda: leader.led(world.key))
+        world.check()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("was_done", [False, True])
+def test_a_hand_over_without_an_answer_stops_nobody_and_commits_nothing_twice_r2(
+    play: Callable[..., None], was_done: bool
+) -> None:
+    """The old leader serves on, without knowing whether it still leads; if it doesn't, it can't commit."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        old = log_of(leader, world)
+        assert await world.produce(old) is ErrorCode.none
+        await asyncio.sleep(0.1)
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            if was_done:
+                world.keys.swap(changes)
+                world.network.stalled |= {(1, 2), (2, 1)}
+            else:
+                backup.metadata.away = True
+            leader.metadata.away = True
+            raise Unavailable("no answer")
+
+        leader.metadata.swap, real = swap, leader.metadata.swap  # type: ignore[method-assign]
+        handing = asyncio.create_task(leader.replicator.hand_over(replica, None, "test"))
+        await world.until(lambda: leader.metadata.away)
+        leader.metadata.swap = real  # type: ignore[method-assign]
+        assert not old.leading, "no append is left half-way by a hand-over that goes well"
+        await asyncio.sleep(1.5)
+        assert old.leading, "it stopped serving for as long as etcd is away"
+        code = await world.produce(old)
+        if was_done:
+            assert code is not ErrorCode.none, "a deposed leader committed"
+            assert await world.produce(log_of(backup, world)) is ErrorCode.none
+        else:
+            assert code is ErrorCode.none
+            await asyncio.sleep(20)
+            assert await world.produce(old) is ErrorCode.none
+        for each in world.brokers.values():
+            each.metadata.away = False
+        world.network.stalled.clear()
+        assert await handing is was_done, "after a while it is not wanted any more: the target may be gone"
+        await world.in_sync(2)
+        assert await world.produce(log_of(await world.leading(), world)) is ErrorCode.none
+        await asyncio.sleep(1)
         world.check()
 
     play(scenario)

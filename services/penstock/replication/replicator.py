@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
@@ -40,6 +40,8 @@ RETRY: Final = 0.1
 PATROL: Final = 0.25
 IN_DOUBT: Final = 1.0
 """Seconds for which clients are not sent to a lost leader; by then there is another, or it is back."""
+HESITATION: Final = 1.0
+"""Seconds for which a leader that hands over serves nobody while etcd doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,13 +378,26 @@ class Replicator:
             log.error("%r: this broker led it and lost its log; leaving it to the others", replica.log)
             await self._swap(replica, state, proposal)
 
-    async def _swap(self, replica: Replica, state: PartitionState | None, proposal: PartitionState) -> None:
-        """Swap, and don't return before it is known what the key says now (rule R2)."""
+    async def _swap(
+        self,
+        replica: Replica,
+        state: PartitionState | None,
+        proposal: PartitionState,
+        *,
+        later: PartitionState | None = None,
+    ) -> None:
+        """Swap, and don't return before it is known what the key says now (rule R2).
+
+        `later` is proposed instead after some time without an answer; the revision lets one of them win.
+        """
         replica.swapping = True
         key, path = replica.key, partitions.path_of(replica.key)
         expected = 0 if state is None else state.revision
+        began = self.now()
         try:
             while self.replicas.get(key) is replica:
+                if later is not None and self.now() - began > HESITATION:
+                    proposal = later
                 try:
                     known = self.directory.state_of(key)
                     if known is None or known.revision <= expected:
@@ -467,12 +482,23 @@ class Replicator:
             proposal = partitions.appoint(state, target, replica.log.control.promised_epoch, reason)
             if proposal is None:
                 return False
-            await self._swap(replica, state, proposal)
+            # Without an answer it is not known who leads. To serve on is safe: if the target was made leader,
+            # nothing is committed without it, and it acknowledges nothing any more.
+            doubt = self._loop.call_later(HESITATION, self._serve_on, replica, led)
+            kept = replace(state, reason=f"not handed over to broker {target}: etcd was away")
+            try:
+                await self._swap(replica, state, proposal, later=kept)
+            finally:
+                doubt.cancel()
             return replica.leadership is not led
         finally:
             led.handing_over = False
-            if replica.leadership is led:
-                replica.log.leading = True
+            self._serve_on(replica, led)
+
+    @staticmethod
+    def _serve_on(replica: Replica, led: Leadership) -> None:
+        if replica.leadership is led:
+            replica.log.leading = True
 
     def _successor(self, led: Leadership) -> int | None:
         """The member that has most; the preferred one among equals."""
