@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import errno
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +20,11 @@ from penstock.broker.admin import AdminHandlers
 from penstock.broker.catalog import Catalog
 from penstock.cluster import partitions
 from penstock.cluster.metadata import Change, Unavailable
-from penstock.cluster.partitions import NOBODY, Member, PartitionState
+from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
+from penstock.log.store import LogStore, PartitionPlace
 from penstock.replication import frames
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
@@ -820,6 +823,62 @@ def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., Non
         simulate(whole())
     finally:
         world.close()
+
+
+# A broker's own troubles
+
+
+def test_a_replica_that_could_not_be_opened_is_tried_again_and_holds_up_no_other(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: set[str] = set()
+    half_way: list[PartitionLog] = []
+    opened = LogStore.open
+
+    def open_if_there_is_room(
+        self: LogStore, places: Iterable[PartitionPlace], *, new: bool = False
+    ) -> list[PartitionLog]:
+        places = list(places)
+        wanted = {place.topic for place in places} if self.broker_id == 1 else set()
+        if full & wanted == {"new"}:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        logs = opened(self, places, new=new)
+        if full & wanted:
+            half_way.extend(logs)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return logs
+
+    monkeypatch.setattr(LogStore, "open", open_if_there_is_room)
+
+    async def scenario(world: World) -> None:
+        new_id = bytes(range(16, 32))
+        new = {
+            "id": str(uuid.UUID(bytes=new_id)),
+            "configs": {},
+            "partitions": [[-1, -1, [1, 2], []]],
+        }
+
+        def in_sync(key: PartitionKey) -> int:
+            found = world.keys.values.get(partitions.path_of(key))
+            return len(partitions.decode(found).in_sync) if found else 0
+
+        full.add("new")
+        world.keys.put("/topics/new", new)
+        await asyncio.sleep(3)
+        assert world.brokers[1].log((new_id, 0)) is None
+        full.clear()
+        await world.until(lambda: in_sync((new_id, 0)) == 2)
+
+        # At its start: the first topic can't be opened, the one behind it can.
+        world.brokers[1].crash()
+        await world.until(lambda: in_sync(world.key) == in_sync((new_id, 0)) == 1)
+        full.add("t")
+        await world.brokers[1].start()
+        assert world.brokers[1].log(world.key) is None
+        await world.until(lambda: in_sync((new_id, 0)) == in_sync(world.key) == 2)
+        assert half_way == [log_of(world.brokers[1], world)], "its memory was taken twice"
+
+    play(scenario)
 
 
 # Tests of the tests: without its rule, each schedule above does its harm and is noticed.

@@ -38,6 +38,8 @@ TICK: Final = 0.025
 HEARTBEAT: Final = 0.05
 RETRY: Final = 0.1
 PATROL: Final = 0.25
+REOPEN: Final = 2.0
+"""Seconds before a replica that could not be opened is tried again."""
 IN_DOUBT: Final = 1.0
 """Seconds for which clients are not sent to a lost leader; by then there is another, or it is back."""
 HESITATION: Final = 1.0
@@ -66,6 +68,8 @@ class Store(Protocol):
     """What replication needs of the broker's logs."""
 
     incarnation: int
+    logs: dict[PartitionKey, PartitionLog]
+    """All that were opened, in whole or in part."""
 
     @property
     def write_behind(self) -> WriteBehindLike: ...
@@ -116,6 +120,8 @@ class Replicator:
         self._on_topic = on_topic
         self._lost: dict[PartitionKey, tuple[int, float]] = {}
         """Leaders that this broker has lost, and when."""
+        self._unopened: dict[bytes, float] = {}
+        """Topics with replicas that could not be opened, and when to try again."""
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -180,7 +186,7 @@ class Replicator:
             key = (topic_id, index)
             if self.broker_id in self.directory.placed(key) and key not in self.replicas:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
-        for partition in self.store.open(places) if places else ():
+        for partition in self._open(topic, places) if places else ():
             if sabotage.TRUSTS_EMPTY_LOGS:
                 partition.storage_id = 1
             partition.on_synced = self._synced  # never a commit: that is the leader's to say
@@ -190,6 +196,34 @@ class Replicator:
             replica = self.replicas.get((topic_id, index))
             if replica is not None:
                 self._react(replica)
+
+    def _open(self, topic: Topic, places: list[PartitionPlace]) -> list[PartitionLog]:
+        """A full disk, say, is this topic's trouble and no other's, and may be over soon: the patrol asks."""
+        tried = topic.topic_id.bytes in self._unopened
+        found = {}
+        if tried:  # that may have come half-way: what was opened is there, it is only not written down
+            for place in places:
+                key = (place.topic_id, place.partition)
+                if key in self.store.logs:
+                    found[key] = self.store.logs[key]
+        try:
+            opened = self.store.open([p for p in places if (p.topic_id, p.partition) not in found])
+        except Exception:
+            log.exception("%s can't be opened here for now; it is tried again", topic.name)
+            self._unopened[topic.topic_id.bytes] = self.now() + REOPEN
+            return []
+        for partition in found.values():
+            self.store.write_behind.save_state(partition)
+        self._unopened.pop(topic.topic_id.bytes, None)
+        return [*found.values(), *opened]
+
+    def _reopen(self, now: float) -> None:
+        for topic_id in [topic_id for topic_id, due in self._unopened.items() if now >= due]:
+            topic = self.directory.by_id.get(topic_id)
+            if topic is not None:
+                self.topic_changed(topic)
+            else:
+                del self._unopened[topic_id]
 
     def topic_deleted(self, topic: Topic) -> None:
         for key in [key for key in self.replicas if key[0] == topic.topic_id.bytes]:
@@ -718,6 +752,7 @@ class Replicator:
                 for broker, link in self.links.items()
                 if now - link.heard_at > self._patience.suspicion
             )
+            self._reopen(now)
             for link in list(self.links.values()):
                 link.nudge(now)
             for replica in list(self.replicas.values()):
