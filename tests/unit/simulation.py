@@ -11,6 +11,7 @@ import selectors
 import shutil
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -189,21 +190,24 @@ class _End:
         self.peer: _End | None = None
         self.open = True
         self._due = 0.0
+        self._on_its_way: deque[bytes] = deque()  # timers that are due at once come in any order
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         if self.open and self.peer is not None:
             content = b"".join(bytes(buffer) for buffer in buffers)
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + self.network.delay())
-            loop.call_at(self._due, self._arrive, content)
+            self._on_its_way.append(content)
+            loop.call_at(self._due, self._arrive)
 
-    def _arrive(self, content: bytes) -> None:
+    def _arrive(self) -> None:
         if (self.here, self.there) in self.network.stalled:
             # As TCP does: nothing is lost while the connection lives, it only comes late.
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + 0.02)
-            loop.call_at(self._due, self._arrive, content)
+            loop.call_at(self._due, self._arrive)
             return
+        content = self._on_its_way.popleft()
         peer = self.peer
         if peer is None or not peer.open or peer.handler is None:
             return

@@ -28,6 +28,7 @@ from penstock.log.store import LogStore, PartitionPlace
 from penstock.replication import frames
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.shm.memory import SegmentMemory
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 
@@ -877,6 +878,111 @@ def test_a_replica_that_could_not_be_opened_is_tried_again_and_holds_up_no_other
         assert world.brokers[1].log(world.key) is None
         await world.until(lambda: in_sync((new_id, 0)) == in_sync(world.key) == 2)
         assert half_way == [log_of(world.brokers[1], world)], "its memory was taken twice"
+
+    play(scenario)
+
+
+def test_one_failure_does_not_stop_the_clock(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        assert leader.replicator is not None
+        before = world.state
+
+        def fails(*_of: object) -> None:
+            raise ValueError("nobody thought of this")
+
+        leader.replicator._watch_backup = fails  # type: ignore[method-assign]
+        leader.replicator._take_home = fails  # type: ignore[method-assign]
+        await asyncio.sleep(3)
+        assert world.state == before, "its heartbeats stopped"
+        assert "nobody thought of this" in caplog.text
+        assert caplog.text.count("nobody thought of this") < 20, "it is told again and again"
+        del leader.replicator._watch_backup, leader.replicator._take_home
+        other(world, leader).crash()
+        await world.in_sync(1)
+        await other(world, leader).start()
+        await world.in_sync(2)  # the patrol goes its rounds
+        world.check()
+
+    play(scenario)
+
+
+def test_parked_records_that_do_not_fit_any_more_are_asked_for_again(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        await world.produce()
+        await asyncio.sleep(0.1)
+        first = log_of(leader, world).read(0, 1 << 20)
+        assert first is not None
+        assert first.view is not None
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        attachment = replica.attachment
+        assert attachment is not None
+        attachment.park(Section(world.key, attachment.epoch, 0, 1, 0, None), first.view)
+        assert await world.produce() is ErrorCode.none
+        assert not attachment.parked
+        assert replica.attachment is not attachment
+        # And it still notices that its leader is silent.
+        leader.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        await world.until(lambda: backup.led(world.key))
+        world.check()
+
+    play(scenario)
+
+
+def test_records_that_wait_for_memory_are_bounded_in_total_r10(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        backup.replicator.parking = 20_000
+        pool = backup.store.pool
+        acquire = pool.acquire
+
+        def none_left(_size: int) -> SegmentMemory:
+            raise MemoryExhausted(1, 1, 1)
+
+        pool.acquire = none_left  # type: ignore[method-assign]
+        waiting, most = [], 0
+        for _ in range(200):
+            waiting += [asyncio.create_task(world.produce(timeout=30)) for _ in range(5)]
+            await asyncio.sleep(0.01)
+            if replica.attachment is not None:
+                most = max(most, sum(len(each.records or b"") for each in replica.attachment.parked))
+        assert 0 < most <= 20_000
+        await world.in_sync(1)  # dropped for standing still, however often it was attached meanwhile
+        assert {await each for each in waiting} == {ErrorCode.none}
+        pool.acquire = acquire  # type: ignore[method-assign]
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_backup_asks_for_nothing_while_much_waits_for_memory_r10(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        assert backup.replicator is not None
+        room, backup.replicator.parking = backup.replicator.parking, -2
+        leader.replicator.links[backup.number].hang_up()
+        await world.in_sync(1)
+        assert await world.produce() is ErrorCode.none
+        await asyncio.sleep(3)
+        assert log_of(backup, world).log_end == 0
+        backup.replicator.parking = room
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
 
     play(scenario)
 

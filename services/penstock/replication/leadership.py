@@ -70,6 +70,7 @@ class Backup:
         "on_its_way",
         "position",
         "progress_at",
+        "reached",
         "sender",
         "sent",
         "start_acked",
@@ -91,6 +92,8 @@ class Backup:
         """It gets what is appended at once; otherwise it is catching up."""
         self.acked = NEVER
         self.sent = 0
+        self.reached = 0
+        """How far it was ever sent: to be attached again is not to have acknowledged it."""
         self.on_its_way: list[Shipment] = []
         """What was sent and not acknowledged, in order."""
         self.progress_at = now
@@ -108,13 +111,14 @@ class Backup:
         self._unacknowledged = 0
 
     def attach(self, storage: int, end: int, acked: int, now: float) -> None:
+        if acked > self.acked or self.acked >= self.reached or storage != self.storage:
+            self.progress_at = now
         self.storage = storage
         self.attached = True
         self.streaming = False
         self.sent, self.acked = end, acked
         self.on_its_way.clear()
         self._unacknowledged = 0
-        self.progress_at = now
         self.told_watermark = self.start_acked = NEVER
         self._segment = None
 
@@ -156,9 +160,11 @@ class Backup:
         return segment
 
     def sent_up_to(self, shipment: Shipment, now: float) -> None:
-        if self.acked == self.sent:
+        if self.acked >= self.reached:
             self.progress_at = now
         self.sent = shipment.end
+        if self.sent > self.reached:
+            self.reached = self.sent
         self.on_its_way.append(shipment)
         self._unacknowledged += shipment.size
 

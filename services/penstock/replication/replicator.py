@@ -42,6 +42,10 @@ REOPEN: Final = 2.0
 """Seconds before a replica that could not be opened is tried again."""
 IN_DOUBT: Final = 1.0
 """Seconds for which clients are not sent to a lost leader; by then there is another, or it is back."""
+PARKING: Final = 64 << 20
+"""Bytes of records that may wait for memory on a backup, of all partitions together (rule R10)."""
+COMPLAINT: Final = 1.0
+"""Seconds between two complaints of the clock: what fails at a tick mostly fails at the next one too."""
 HESITATION: Final = 1.0
 """Seconds for which a leader that hands over serves nobody while etcd doesn't answer."""
 
@@ -111,6 +115,9 @@ class Replicator:
         self.replicas: dict[PartitionKey, Replica] = {}
         self.links: dict[int, Link] = {}
         self.elections = Elections()
+        self.parked = 0
+        """Bytes that wait for memory, counted anew at every tick."""
+        self.parking = PARKING
         self.shrinks = 0
         self.growths = 0
         self._metadata = metadata
@@ -126,6 +133,7 @@ class Replicator:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
+        self._complained_at = -COMPLAINT
         self._stopping = False
         self._stop_listening: Callable[[], None] | None = None
         self.port = 0
@@ -719,16 +727,31 @@ class Replicator:
                     inbound.heard_at = now
             before = now
             for link in list(self.links.values()):
-                link.tick(now, HEARTBEAT)
-                self._watch_backup(link, now, suspicion)
+                self._try(link.tick, now, HEARTBEAT)
+                self._try(self._watch_backup, link, now, suspicion)
             for inbound in list(self._inbound):
                 if now - inbound.heard_at > suspicion:
                     self._inbound.pop(inbound, None)
-                    self._suspect(inbound, f"silent for {now - inbound.heard_at:.2f} s")
+                    self._try(self._suspect, inbound, f"silent for {now - inbound.heard_at:.2f} s")
                     inbound.channel.close()
-            for replica in list(self.replicas.values()):
-                if replica.attachment is not None and replica.attachment.parked:
-                    replica.attachment.inbound.retry(replica, replica.attachment)
+            waiting = [r for r in self.replicas.values() if r.attachment is not None and r.attachment.parked]
+            for replica in waiting:
+                self._try(self._retry, replica)
+            self.parked = sum(r.attachment.parked_bytes for r in waiting if r.attachment is not None)
+
+    def _try(self, act: Callable[..., None], *of: Any) -> None:
+        """One link's or one partition's failure must not stop the clock of all others."""
+        try:
+            act(*of)
+        except Exception:
+            if self.now() - self._complained_at >= COMPLAINT:
+                self._complained_at = self.now()
+                log.exception("%r failed for %r; it is tried again", act, of[0])
+
+    @staticmethod
+    def _retry(replica: Replica) -> None:
+        if replica.attachment is not None:
+            replica.attachment.inbound.retry(replica, replica.attachment)
 
     def _watch_backup(self, link: Link, now: float, suspicion: float) -> None:
         quiet = link.is_up and now - link.heard_at > suspicion
@@ -752,18 +775,21 @@ class Replicator:
                 for broker, link in self.links.items()
                 if now - link.heard_at > self._patience.suspicion
             )
-            self._reopen(now)
+            self._try(self._reopen, now)
             for link in list(self.links.values()):
-                link.nudge(now)
+                self._try(link.nudge, now)
             for replica in list(self.replicas.values()):
-                led = replica.leadership
-                if led is None:
-                    self._react(replica)
-                    continue
-                self._review(replica, led, now, silent)
-                doubtful = any(member.broker in silent for member in led.known - {led.me})
-                led.suspect(doubtful)
-                self._take_home(replica, led, now)
+                self._try(self._look_after, replica, now, silent)
+
+    def _look_after(self, replica: Replica, now: float, silent: frozenset[int]) -> None:
+        led = replica.leadership
+        if led is None:
+            self._react(replica)
+            return
+        self._review(replica, led, now, silent)
+        doubtful = any(member.broker in silent for member in led.known - {led.me})
+        led.suspect(doubtful)
+        self._take_home(replica, led, now)
 
     def _take_home(self, replica: Replica, led: Leadership, now: float) -> None:
         """Leadership belongs to the first replica, whenever that is in sync and has been for a while."""
