@@ -180,15 +180,17 @@ class SimMetadata:
 # Network
 
 
-class _End:
+class SimEnd:
     """One end of a simulated connection."""
 
     def __init__(self, network: SimNetwork, here: int, there: int) -> None:
         self.network = network
         self.here, self.there = here, there
         self.handler: Handler | None = None
-        self.peer: _End | None = None
+        self.peer: SimEnd | None = None
         self.open = True
+        self.held_up = False
+        """Nothing that is sent from here gets through; other connections are not touched."""
         self._due = 0.0
         self._on_its_way: deque[bytes] = deque()  # timers that are due at once come in any order
 
@@ -201,7 +203,7 @@ class _End:
             loop.call_at(self._due, self._arrive)
 
     def _arrive(self) -> None:
-        if (self.here, self.there) in self.network.stalled:
+        if self.held_up or (self.here, self.there) in self.network.stalled:
             # As TCP does: nothing is lost while the connection lives, it only comes late.
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + 0.02)
@@ -253,7 +255,7 @@ class SimNetwork:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._listening: dict[int, Callable[[Channel], Handler]] = {}
-        self.ends: list[_End] = []
+        self.ends: list[SimEnd] = []
         self.stalled: set[tuple[int, int]] = set()
         """(from, to): nothing gets through in this direction."""
 
@@ -285,7 +287,7 @@ class _Door:
         accept = network._listening.get(there)
         if accept is None:
             raise ConnectionRefusedError
-        here, far = _End(network, self._broker, there), _End(network, there, self._broker)
+        here, far = SimEnd(network, self._broker, there), SimEnd(network, there, self._broker)
         here.peer, far.peer = far, here
         here.handler, far.handler = handler, accept(far)
         network.ends += [here, far]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from log_rig import LogRig, everything, put
-from simulation import SimBroker, World, interpreted, records, simulate
+from simulation import SimBroker, SimEnd, World, interpreted, records, simulate
 
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.catalog import Catalog
@@ -28,6 +28,7 @@ from penstock.log.store import LogStore, PartitionPlace
 from penstock.replication import frames
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.replication.replicator import Patience
 from penstock.shm.memory import SegmentMemory
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
@@ -594,6 +595,65 @@ def test_a_backup_without_memory_holds_up_nobody_else_r10(
     play(scenario)
 
 
+def catch_up_stands_still(own_connection: bool) -> Scenario:
+    """Nothing of a catch-up gets through for two seconds; heartbeats must."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        backup.crash()
+        await world.in_sync(1)
+        for _ in range(40):  # more than goes with what is appended
+            put(log_of(leader, world), [b"x" * 60_000])
+        assert leader.replicator is not None
+        link = leader.replicator.links[backup.number]
+        if not own_connection:
+            link._bulk = link._live
+        await backup.start()
+        await world.until(lambda: any(sent.shipments for sent in link._bulk.sent))
+        live, bulk = link._live.channel, link._bulk.channel
+        assert isinstance(bulk, SimEnd)
+        bulk.held_up = True
+        heard = link.heard_at
+        await asyncio.sleep(2)
+        assert link._live.channel is live, "the backup was taken for dead"
+        assert link.heard_at > heard + 1.5, "heartbeats wait for the catch-up"
+        assert log_of(backup, world).log_end < log_of(leader, world).log_end
+        bulk.held_up = False
+        await world.in_sync(2)
+        world.check()
+
+    return scenario
+
+
+def test_a_catch_up_that_stands_still_holds_up_no_heartbeat_r10(play: Callable[..., None]) -> None:
+    play(catch_up_stands_still(own_connection=True))
+
+
+def flapping(hold_down: float) -> Scenario:
+    """A backup's connection breaks and is back within milliseconds; its leader may have to stand again."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        await world.produce()
+        replicator = leader.replicator
+        assert replicator is not None
+        replicator._patience = replace(replicator._patience, hold_down=hold_down)
+        replicator.links[backup.number].hang_up()
+        await world.in_sync(1)
+        dropped = asyncio.get_running_loop().time()
+        await world.in_sync(2)
+        away = asyncio.get_running_loop().time() - dropped
+        assert away > 0.9, f"added again after {away:.2f} s"
+
+    return scenario
+
+
+def test_a_dropped_backup_is_not_added_again_at_once_r10(play: Callable[..., None]) -> None:
+    play(flapping(Patience().hold_down))
+
+
 def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         leader = await world.leading()
@@ -1046,3 +1106,13 @@ def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     monkeypatch.setattr(Leadership, "advance", careless)
     with pytest.raises(AssertionError):
         test_the_watermark_stands_still_below_min_insync_replicas_r6(play)
+
+
+def test_on_one_connection_a_catch_up_holds_up_heartbeats_r10(play: Callable[..., None]) -> None:
+    with pytest.raises(AssertionError, match=r"taken for dead|heartbeats wait"):
+        play(catch_up_stands_still(own_connection=False))
+
+
+def test_without_a_hold_down_a_dropped_backup_is_added_again_at_once_r10(play: Callable[..., None]) -> None:
+    with pytest.raises(AssertionError, match="added again"):
+        play(flapping(0.0))

@@ -208,7 +208,6 @@ class Leadership(Listener):
         self.unclean_since = state.unclean_since
         self.backups = {broker: Backup(broker, now) for broker in state.replicas if broker != me.broker}
         self.handing_over = False
-        self.shrunk_at = -1e9
         self._needed: list[tuple[Backup | None, int]] = []
         """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
         self._size = 0

@@ -577,7 +577,7 @@ class Replicator:
             if state is not None and state.epoch == led.epoch and frozenset(state.in_sync) == led.known:
                 await self._swap(replica, state, partitions.with_members(state, members, reason))
         else:
-            led.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
+            replica.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
         if replica.leadership is led:
             led.settled()
             self._connect(replica, led)
@@ -588,13 +588,13 @@ class Replicator:
             return
         gone = led.missing(now, silent, self._patience.stall)
         if gone:
-            led.shrunk_at = now
+            replica.shrunk_at = now
             names = ", ".join(str(member.broker) for member in sorted(gone))
             log.warning("%r: dropping broker %s from the in-sync set", replica.log, names)
             self._spawn(self._change_set(replica, led, led.known - gone, f"broker {names} out of sync"))
             return
         joining = led.joining(now, silent, self._patience.suspicion)
-        if joining and now - led.shrunk_at > self._patience.hold_down:
+        if joining and now - replica.shrunk_at > self._patience.hold_down:
             names = ", ".join(str(member.broker) for member in sorted(joining))
             replaced = {member.broker for member in joining}
             kept = frozenset(member for member in led.known if member.broker not in replaced)
@@ -796,7 +796,7 @@ class Replicator:
         home = led.replicas[0] if led.replicas else self.broker_id
         if home == self.broker_id or replica.swapping or self._stopping or home not in self.directory.brokers:
             return
-        quiet = now - max(led.since, led.shrunk_at) > 2 * self._patience.hold_down
+        quiet = now - max(led.since, replica.shrunk_at) > 2 * self._patience.hold_down
         backup = led.backups.get(home)
         if quiet and backup is not None and backup.streaming and (home, backup.storage) in led.known:
             self._spawn(self._go_home(replica, home))
