@@ -11,6 +11,7 @@ import selectors
 import shutil
 import tempfile
 import uuid
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from penstock.cluster.metadata import Change, Unavailable, Update, Versioned
 from penstock.cluster.partitions import PartitionKey, PartitionState
 from penstock.cluster.topics import CLUSTER_KEY
 from penstock.log.partition import PartitionLog
+from penstock.log.spares import SpareFiles
 from penstock.log.store import LogStore
 from penstock.replication.channel import Channel, Handler
 from penstock.replication.frames import HEAD, Kind, MalformedFrame
@@ -178,31 +180,36 @@ class SimMetadata:
 # Network
 
 
-class _End:
+class SimEnd:
     """One end of a simulated connection."""
 
     def __init__(self, network: SimNetwork, here: int, there: int) -> None:
         self.network = network
         self.here, self.there = here, there
         self.handler: Handler | None = None
-        self.peer: _End | None = None
+        self.peer: SimEnd | None = None
         self.open = True
+        self.held_up = False
+        """Nothing that is sent from here gets through; other connections are not touched."""
         self._due = 0.0
+        self._on_its_way: deque[bytes] = deque()  # timers that are due at once come in any order
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         if self.open and self.peer is not None:
             content = b"".join(bytes(buffer) for buffer in buffers)
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + self.network.delay())
-            loop.call_at(self._due, self._arrive, content)
+            self._on_its_way.append(content)
+            loop.call_at(self._due, self._arrive)
 
-    def _arrive(self, content: bytes) -> None:
-        if (self.here, self.there) in self.network.stalled:
+    def _arrive(self) -> None:
+        if self.held_up or (self.here, self.there) in self.network.stalled:
             # As TCP does: nothing is lost while the connection lives, it only comes late.
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + 0.02)
-            loop.call_at(self._due, self._arrive, content)
+            loop.call_at(self._due, self._arrive)
             return
+        content = self._on_its_way.popleft()
         peer = self.peer
         if peer is None or not peer.open or peer.handler is None:
             return
@@ -248,7 +255,7 @@ class SimNetwork:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._listening: dict[int, Callable[[Channel], Handler]] = {}
-        self.ends: list[_End] = []
+        self.ends: list[SimEnd] = []
         self.stalled: set[tuple[int, int]] = set()
         """(from, to): nothing gets through in this direction."""
 
@@ -280,7 +287,7 @@ class _Door:
         accept = network._listening.get(there)
         if accept is None:
             raise ConnectionRefusedError
-        here, far = _End(network, self._broker, there), _End(network, there, self._broker)
+        here, far = SimEnd(network, self._broker, there), SimEnd(network, there, self._broker)
         here.peer, far.peer = far, here
         here.handler, far.handler = handler, accept(far)
         network.ends += [here, far]
@@ -301,6 +308,7 @@ class _InstantDisk:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self.spares = SpareFiles(store.disk_directory / "spare")
 
     def note_dirty(self, partition: PartitionLog) -> None: ...
 
@@ -316,6 +324,8 @@ class _InstantDisk:
 
     async def on_thread(self, work: Callable[[], None]) -> None:
         work()
+
+    async def saved(self) -> None: ...
 
     async def durable(self) -> None: ...
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import errno
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from log_rig import LogRig, everything, put
-from simulation import SimBroker, World, interpreted, records, simulate
+from simulation import SimBroker, SimEnd, World, interpreted, records, simulate
 
+from penstock.broker.admin import AdminHandlers
+from penstock.broker.catalog import Catalog
 from penstock.cluster import partitions
-from penstock.cluster.partitions import NOBODY, Member, PartitionState
+from penstock.cluster.metadata import Change, Unavailable
+from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
+from penstock.log.store import LogStore, PartitionPlace
 from penstock.replication import frames
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.replication.replicator import Patience
+from penstock.shm.memory import SegmentMemory
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 
@@ -136,6 +146,47 @@ def test_a_leader_that_lost_its_storage_leaves_it_to_the_others_r1(play: Callabl
         led = await world.until(lambda: backup.led(world.key))
         assert len(records(led)) == 20
         await world.in_sync(2)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_listed_replica_is_not_copied_anew_after_an_unclean_election_r1(play: Callable[..., None]) -> None:
+    """Its connection blips while etcd is away, and its leader dies: it is elected with what it has then."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(20):
+            assert await world.produce() is ErrorCode.none
+        state = world.state
+        assert state is not None
+        world.keys.put(
+            partitions.path_of(world.key), partitions.encode(partitions.declare(state, leader.number))
+        )
+        await world.until(lambda: world.state is not None and world.state.unclean_since > state.epoch)
+        await world.in_sync(2)  # it was copied anew, and is listed again; nothing is written since
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        for each in world.brokers.values():
+            each.metadata.away = True
+        reset = backup.store.reset
+
+        def reset_and_die(partition: PartitionLog, offset: int) -> None:
+            reset(partition, offset)
+            leader.crash()
+
+        backup.store.reset = reset_and_die  # type: ignore[method-assign]
+        before = replica.attachment
+        assert leader.replicator is not None
+        leader.replicator.links[backup.number].hang_up()
+        await world.until(lambda: not leader.alive or replica.attachment not in (None, before))
+        await asyncio.sleep(0.05)
+        leader.crash()
+        for each in world.brokers.values():
+            each.metadata.away = False
+        led = await world.until(lambda: backup.led(world.key))
+        assert len(records(led)) == 20
         world.check()
 
     play(scenario)
@@ -525,6 +576,65 @@ def test_a_backup_without_memory_holds_up_nobody_else_r10(
     play(scenario)
 
 
+def catch_up_stands_still(own_connection: bool) -> Scenario:
+    """Nothing of a catch-up gets through for two seconds; heartbeats must."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        backup.crash()
+        await world.in_sync(1)
+        for _ in range(40):  # more than goes with what is appended
+            put(log_of(leader, world), [b"x" * 60_000])
+        assert leader.replicator is not None
+        link = leader.replicator.links[backup.number]
+        if not own_connection:
+            link._bulk = link._live
+        await backup.start()
+        await world.until(lambda: any(sent.shipments for sent in link._bulk.sent))
+        live, bulk = link._live.channel, link._bulk.channel
+        assert isinstance(bulk, SimEnd)
+        bulk.held_up = True
+        heard = link.heard_at
+        await asyncio.sleep(2)
+        assert link._live.channel is live, "the backup was taken for dead"
+        assert link.heard_at > heard + 1.5, "heartbeats wait for the catch-up"
+        assert log_of(backup, world).log_end < log_of(leader, world).log_end
+        bulk.held_up = False
+        await world.in_sync(2)
+        world.check()
+
+    return scenario
+
+
+def test_a_catch_up_that_stands_still_holds_up_no_heartbeat_r10(play: Callable[..., None]) -> None:
+    play(catch_up_stands_still(own_connection=True))
+
+
+def flapping(hold_down: float) -> Scenario:
+    """A backup's connection breaks and is back within milliseconds; its leader may have to stand again."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        await world.produce()
+        replicator = leader.replicator
+        assert replicator is not None
+        replicator._patience = replace(replicator._patience, hold_down=hold_down)
+        replicator.links[backup.number].hang_up()
+        await world.in_sync(1)
+        dropped = asyncio.get_running_loop().time()
+        await world.in_sync(2)
+        away = asyncio.get_running_loop().time() - dropped
+        assert away > 0.9, f"added again after {away:.2f} s"
+
+    return scenario
+
+
+def test_a_dropped_backup_is_not_added_again_at_once_r10(play: Callable[..., None]) -> None:
+    play(flapping(Patience().hold_down))
+
+
 def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         leader = await world.leading()
@@ -533,7 +643,7 @@ def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., N
         log = log_of(leader, world)
         log.advance_log_start(6)
         assert leader.replicator is not None
-        await leader.replicator.told(log)
+        await leader.replicator.told(log, log.term)
         backup = other(world, leader)
         assert log_of(backup, world).log_start == 6
         leader.crash()
@@ -542,6 +652,49 @@ def test_the_log_start_goes_to_every_replica_and_stays_r11(play: Callable[..., N
         await leader.start()
         led = await world.until(world.leader)
         assert log_of(led, world).log_start == 6
+
+    play(scenario)
+
+
+async def delete_records(world: World, broker: SimBroker, offset: int) -> ErrorCode:
+    """What a client of that broker is answered."""
+    assert broker.replicator is not None
+    catalog = Catalog()
+    catalog.put(broker.directory.by_name["t"], [log_of(broker, world)])
+    cluster = SimpleNamespace(replicator=broker.replicator)
+    context: Any = SimpleNamespace(catalog=catalog, store=broker.store, cluster=cluster)
+    keeper: Any = None
+    wanted = SimpleNamespace(partition_index=0, offset=offset)
+    request = SimpleNamespace(topics=[SimpleNamespace(name="t", partitions=[wanted])])
+    answer: Any = await AdminHandlers(context, keeper, {}).delete_records(request, 2)
+    code: ErrorCode = answer["topics"][0]["partitions"][0]["error_code"]
+    return code
+
+
+@pytest.mark.parametrize("fault", ["cut off", "deposed meanwhile", "refused"])
+def test_records_count_as_deleted_only_when_every_replica_knows_r11(
+    play: Callable[..., None], fault: str
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        for _ in range(10):
+            await world.produce()
+        assert await delete_records(world, leader, 4) is ErrorCode.none
+        assert log_of(backup, world).log_start == 4
+        leader.metadata.away = True
+        if fault == "refused":
+            assert log_of(backup, world).promise(1000)  # it stands for election, its connection lives
+        else:
+            world.network.stalled |= {(1, 2), (2, 1)}
+        answer = asyncio.create_task(delete_records(world, leader, 6))
+        if fault == "deposed meanwhile":
+            await world.until(lambda: backup.led(world.key))
+            world.network.stalled.clear()
+        assert await answer is (
+            ErrorCode.not_leader_or_follower if fault == "deposed meanwhile" else ErrorCode.request_timed_out
+        )
+        assert log_of(backup, world).log_start == 4
 
     play(scenario)
 
@@ -585,6 +738,57 @@ def test_a_hand_over_loses_nothing_and_fails_nobody(play: Callable[..., None]) -
         assert await world.produce(led) is ErrorCode.none
         # The preferred leader is in sync, so leadership goes home after a while.
         await world.until(lambda: leader.led(world.key))
+        world.check()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("was_done", [False, True])
+def test_a_hand_over_without_an_answer_stops_nobody_and_commits_nothing_twice_r2(
+    play: Callable[..., None], was_done: bool
+) -> None:
+    """The old leader serves on, without knowing whether it still leads; if it doesn't, it can't commit."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        old = log_of(leader, world)
+        assert await world.produce(old) is ErrorCode.none
+        await asyncio.sleep(0.1)
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            if was_done:
+                world.keys.swap(changes)
+                world.network.stalled |= {(1, 2), (2, 1)}
+            else:
+                backup.metadata.away = True
+            leader.metadata.away = True
+            raise Unavailable("no answer")
+
+        leader.metadata.swap, real = swap, leader.metadata.swap  # type: ignore[method-assign]
+        handing = asyncio.create_task(leader.replicator.hand_over(replica, None, "test"))
+        await world.until(lambda: leader.metadata.away)
+        leader.metadata.swap = real  # type: ignore[method-assign]
+        assert not old.leading, "no append is left half-way by a hand-over that goes well"
+        await asyncio.sleep(1.5)
+        assert old.leading, "it stopped serving for as long as etcd is away"
+        code = await world.produce(old)
+        if was_done:
+            assert code is not ErrorCode.none, "a deposed leader committed"
+            assert await world.produce(log_of(backup, world)) is ErrorCode.none
+        else:
+            assert code is ErrorCode.none
+            await asyncio.sleep(20)
+            assert await world.produce(old) is ErrorCode.none
+        for each in world.brokers.values():
+            each.metadata.away = False
+        world.network.stalled.clear()
+        assert await handing is was_done, "after a while it is not wanted any more: the target may be gone"
+        await world.in_sync(2)
+        assert await world.produce(log_of(await world.leading(), world)) is ErrorCode.none
+        await asyncio.sleep(1)
         world.check()
 
     play(scenario)
@@ -663,6 +867,167 @@ def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., Non
         world.close()
 
 
+# A broker's own troubles
+
+
+def test_a_replica_that_could_not_be_opened_is_tried_again_and_holds_up_no_other(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full: set[str] = set()
+    half_way: list[PartitionLog] = []
+    opened = LogStore.open
+
+    def open_if_there_is_room(
+        self: LogStore, places: Iterable[PartitionPlace], *, new: bool = False
+    ) -> list[PartitionLog]:
+        places = list(places)
+        wanted = {place.topic for place in places} if self.broker_id == 1 else set()
+        if full & wanted == {"new"}:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        logs = opened(self, places, new=new)
+        if full & wanted:
+            half_way.extend(logs)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return logs
+
+    monkeypatch.setattr(LogStore, "open", open_if_there_is_room)
+
+    async def scenario(world: World) -> None:
+        new_id = bytes(range(16, 32))
+        new = {
+            "id": str(uuid.UUID(bytes=new_id)),
+            "configs": {},
+            "partitions": [[-1, -1, [1, 2], []]],
+        }
+
+        def in_sync(key: PartitionKey) -> int:
+            found = world.keys.values.get(partitions.path_of(key))
+            return len(partitions.decode(found).in_sync) if found else 0
+
+        full.add("new")
+        world.keys.put("/topics/new", new)
+        await asyncio.sleep(3)
+        assert world.brokers[1].log((new_id, 0)) is None
+        full.clear()
+        await world.until(lambda: in_sync((new_id, 0)) == 2)
+
+        # At its start: the first topic can't be opened, the one behind it can.
+        world.brokers[1].crash()
+        await world.until(lambda: in_sync(world.key) == in_sync((new_id, 0)) == 1)
+        full.add("t")
+        await world.brokers[1].start()
+        assert world.brokers[1].log(world.key) is None
+        await world.until(lambda: in_sync((new_id, 0)) == in_sync(world.key) == 2)
+        assert half_way == [log_of(world.brokers[1], world)], "its memory was taken twice"
+
+    play(scenario)
+
+
+def test_one_failure_does_not_stop_the_clock(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        assert leader.replicator is not None
+        before = world.state
+
+        def fails(*_of: object) -> None:
+            raise ValueError("nobody thought of this")
+
+        leader.replicator._watch_backup = fails  # type: ignore[method-assign]
+        leader.replicator._take_home = fails  # type: ignore[method-assign]
+        await asyncio.sleep(3)
+        assert world.state == before, "its heartbeats stopped"
+        assert "nobody thought of this" in caplog.text
+        assert caplog.text.count("nobody thought of this") < 20, "it is told again and again"
+        del leader.replicator._watch_backup, leader.replicator._take_home
+        other(world, leader).crash()
+        await world.in_sync(1)
+        await other(world, leader).start()
+        await world.in_sync(2)  # the patrol goes its rounds
+        world.check()
+
+    play(scenario)
+
+
+def test_parked_records_that_do_not_fit_any_more_are_asked_for_again(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        await world.produce()
+        await asyncio.sleep(0.1)
+        first = log_of(leader, world).read(0, 1 << 20)
+        assert first is not None
+        assert first.view is not None
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        attachment = replica.attachment
+        assert attachment is not None
+        attachment.park(Section(world.key, attachment.epoch, 0, 1, 0, None), first.view)
+        assert await world.produce() is ErrorCode.none
+        assert not attachment.parked
+        assert replica.attachment is not attachment
+        # And it still notices that its leader is silent.
+        leader.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        await world.until(lambda: backup.led(world.key))
+        world.check()
+
+    play(scenario)
+
+
+def test_records_that_wait_for_memory_are_bounded_in_total_r10(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        backup.replicator.parking = 20_000
+        pool = backup.store.pool
+        acquire = pool.acquire
+
+        def none_left(_size: int) -> SegmentMemory:
+            raise MemoryExhausted(1, 1, 1)
+
+        pool.acquire = none_left  # type: ignore[method-assign]
+        waiting, most = [], 0
+        for _ in range(200):
+            waiting += [asyncio.create_task(world.produce(timeout=30)) for _ in range(5)]
+            await asyncio.sleep(0.01)
+            if replica.attachment is not None:
+                most = max(most, sum(len(each.records or b"") for each in replica.attachment.parked))
+        assert 0 < most <= 20_000
+        await world.in_sync(1)  # dropped for standing still, however often it was attached meanwhile
+        assert {await each for each in waiting} == {ErrorCode.none}
+        pool.acquire = acquire  # type: ignore[method-assign]
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
+def test_a_backup_asks_for_nothing_while_much_waits_for_memory_r10(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        assert backup.replicator is not None
+        room, backup.replicator.parking = backup.replicator.parking, -2
+        leader.replicator.links[backup.number].hang_up()
+        await world.in_sync(1)
+        assert await world.produce() is ErrorCode.none
+        await asyncio.sleep(3)
+        assert log_of(backup, world).log_end == 0
+        backup.replicator.parking = room
+        await world.in_sync(2)
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
 # Tests of the tests: without its rule, each schedule above does its harm and is noticed.
 
 
@@ -722,3 +1087,13 @@ def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     monkeypatch.setattr(Leadership, "advance", careless)
     with pytest.raises(AssertionError):
         test_the_watermark_stands_still_below_min_insync_replicas_r6(play)
+
+
+def test_on_one_connection_a_catch_up_holds_up_heartbeats_r10(play: Callable[..., None]) -> None:
+    with pytest.raises(AssertionError, match=r"taken for dead|heartbeats wait"):
+        play(catch_up_stands_still(own_connection=False))
+
+
+def test_without_a_hold_down_a_dropped_backup_is_added_again_at_once_r10(play: Callable[..., None]) -> None:
+    with pytest.raises(AssertionError, match="added again"):
+        play(flapping(0.0))

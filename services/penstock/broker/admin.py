@@ -136,9 +136,10 @@ class AdminHandlers:
                     offset = log.high_watermark if partition.offset == -1 else partition.offset
                     if not 0 <= offset <= log.high_watermark:
                         raise KafkaError(ErrorCode.offset_out_of_range)
+                    term = log.term
                     await self._context.store.delete_records(log, offset)
                     if self._context.cluster is not None:
-                        await self._context.cluster.replicator.told(log)
+                        await self._context.cluster.replicator.told(log, term)
                     partitions.append(
                         {
                             "partition_index": index,

@@ -33,11 +33,20 @@ class Attachment:
         self.handshake = handshake
         self.begun = False
         self.parked: list[Section] = []
-        """Came while there was no memory for them; bounded by the leader's window."""
+        """Came while there was no memory for them; bounded by the leader's window, and by `_park`."""
 
     def park(self, section: Section, records: memoryview) -> None:
         section.records = memoryview(bytes(records))  # the frame is good only during the call
         self.parked.append(section)
+
+    @property
+    def parked_bytes(self) -> int:
+        return sum([len(section.records) for section in self.parked if section.records is not None])
+
+    def give_up(self) -> None:
+        """Take nothing more before the next handshake."""
+        self.begun = False
+        self.parked = []
 
 
 class Inbound:
@@ -128,6 +137,8 @@ class Inbound:
             or attachment.handshake != wanted["handshake"]  # the cut is for the log as it was then
         ):
             return answer | {"error": "not attached"}
+        if self._replicator.parked > self._replicator.parking // 2:
+            return answer | {"error": "too much waits for memory already"}
         partition, store = replica.log, self._replicator.store
         if sabotage.OBEYS_ANYBODY:
             partition.high_watermark = min(partition.high_watermark, wanted["cut"] or wanted["reset"] or 0)
@@ -194,6 +205,8 @@ class Inbound:
                 whole = whole and replica.log.in_memory  # else it counts when it is on disk
             else:
                 whole = False
+                if not self._park(attachment, section):
+                    refused.append(_refusal(section, replica))
         if whole:
             self.channel.send(frames.taken(number))
             return
@@ -203,17 +216,15 @@ class Inbound:
         self.channel.send(frames.acks(number, ends))
 
     def _take(self, replica: Replica, attachment: Attachment, section: Section) -> bool:
-        """Append one section; False if it has to wait for memory."""
+        """Append one section; False if it has to wait for memory, or for one that does."""
         partition = replica.log
         records = section.records
         if records is not None:
             if attachment.parked:
-                attachment.park(section, records)
                 return False
             try:
                 began = partition.append_run(records)
             except MemoryExhausted:
-                attachment.park(section, records)
                 return False
             if began:
                 self._replicator.store.write_behind.save_state(partition)
@@ -223,10 +234,25 @@ class Inbound:
             self._replicator.store.follow_log_start(partition, section.log_start)
         return True
 
+    def _park(self, attachment: Attachment, section: Section) -> bool:
+        """Keep it until there is memory; False if too much waits already, of all partitions together."""
+        assert section.records is not None
+        replicator, size = self._replicator, len(section.records)
+        if replicator.parked + size > replicator.parking:
+            attachment.give_up()
+            return False
+        replicator.parked += size
+        attachment.park(section, section.records)
+        return True
+
     def retry(self, replica: Replica, attachment: Attachment) -> None:
         """There may be memory again for what was parked."""
         parked, attachment.parked = attachment.parked, []
         for at, section in enumerate(parked):
+            if section.base != replica.log.log_end:
+                attachment.give_up()
+                self.channel.send(frames.message(Kind.REFUSED, [_refusal(section, replica)]))
+                return
             if not self._take(replica, attachment, section):
                 attachment.parked = parked[at:]
                 break

@@ -70,12 +70,12 @@ class Backup:
         "on_its_way",
         "position",
         "progress_at",
+        "reached",
         "sender",
         "sent",
         "start_acked",
         "storage",
         "streaming",
-        "told_start",
         "told_watermark",
         "tried_at",
     )
@@ -92,13 +92,16 @@ class Backup:
         """It gets what is appended at once; otherwise it is catching up."""
         self.acked = NEVER
         self.sent = 0
+        self.reached = 0
+        """How far it was ever sent: to be attached again is not to have acknowledged it."""
         self.on_its_way: list[Shipment] = []
         """What was sent and not acknowledged, in order."""
         self.progress_at = now
         """When it last acknowledged something new, or had nothing to acknowledge."""
-        self.told_watermark = self.told_start = NEVER
-        """What it was last sent of the two."""
+        self.told_watermark = NEVER
+        """What it was last sent of it."""
         self.start_acked = NEVER
+        """The log start that it has, by its own word since the handshake."""
         self.sender: Sender | None = None
         """Set while it is `streaming`."""
         self.noted = False
@@ -108,14 +111,15 @@ class Backup:
         self._unacknowledged = 0
 
     def attach(self, storage: int, end: int, acked: int, now: float) -> None:
+        if acked > self.acked or self.acked >= self.reached or storage != self.storage:
+            self.progress_at = now
         self.storage = storage
         self.attached = True
         self.streaming = False
         self.sent, self.acked = end, acked
         self.on_its_way.clear()
         self._unacknowledged = 0
-        self.progress_at = now
-        self.told_watermark = self.told_start = NEVER
+        self.told_watermark = self.start_acked = NEVER
         self._segment = None
 
     def detach(self) -> None:
@@ -156,9 +160,11 @@ class Backup:
         return segment
 
     def sent_up_to(self, shipment: Shipment, now: float) -> None:
-        if self.acked == self.sent:
+        if self.acked >= self.reached:
             self.progress_at = now
         self.sent = shipment.end
+        if self.sent > self.reached:
+            self.reached = self.sent
         self.on_its_way.append(shipment)
         self._unacknowledged += shipment.size
 
@@ -202,7 +208,6 @@ class Leadership(Listener):
         self.unclean_since = state.unclean_since
         self.backups = {broker: Backup(broker, now) for broker in state.replicas if broker != me.broker}
         self.handing_over = False
-        self.shrunk_at = -1e9
         self._needed: list[tuple[Backup | None, int]] = []
         """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
         self._size = 0
@@ -235,12 +240,17 @@ class Leadership(Listener):
         self._note_needed()
         self.advance()
 
+    @property
+    def members(self) -> frozenset[Member]:
+        """All that etcd may list: whoever is in the set we know, or in the one we proposed."""
+        return self.known if self.proposed is None else self.known | self.proposed
+
     def _note_needed(self) -> None:
-        members, self._size = self.known, len(self.known)
+        self._size = len(self.known)
         if self.proposed is not None:
-            members, self._size = members | self.proposed, min(self._size, len(self.proposed))
+            self._size = min(self._size, len(self.proposed))
         self._needed = [
-            (self.backups.get(member.broker), member.storage) for member in members if member != self.me
+            (self.backups.get(member.broker), member.storage) for member in self.members if member != self.me
         ]
 
     def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:

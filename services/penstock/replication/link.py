@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cluster.partitions import PartitionKey
+from penstock.cluster.partitions import Member, PartitionKey
 from penstock.log.partition import PartitionLog
 from penstock.replication import frames
 from penstock.replication.channel import Channel
@@ -41,6 +41,10 @@ GIVE_UP: Final = 2.0
 """Seconds after which a handshake without an answer is begun anew."""
 
 
+Told = tuple[PartitionKey, Backup, int]
+"""A log start that is new to a backup."""
+
+
 class _Sent:
     """A frame on its way."""
 
@@ -51,14 +55,13 @@ class _Sent:
         number: int,
         shipments: list[Shipment],
         holds: list[SegmentMemory],
-        told: list[tuple[Backup, int]],
+        told: list[Told],
     ) -> None:
         self.number = number
         self.shipments = shipments
         self.holds = holds
         """Memory that the frame is sent from."""
         self.told = told
-        """Log starts that are new to a backup."""
 
     def let_go(self) -> None:
         for memory in self.holds:
@@ -81,7 +84,7 @@ class _Lane:
         draft: Draft,
         shipments: list[Shipment],
         holds: list[SegmentMemory],
-        told: list[tuple[Backup, int]],
+        told: list[Told],
         now: float,
     ) -> None:
         assert self.channel is not None
@@ -94,8 +97,9 @@ class _Lane:
         self.sent_at = now
         self.channel.send(draft.finish(self._number))
 
-    def answered(self, number: int) -> list[Shipment]:
-        """The backup is done with a frame, the oldest on its way: what was in it.
+    def answered(self, number: int, taken: set[PartitionKey] | None = None) -> list[Shipment]:
+        """The backup is done with a frame, the oldest on its way: what was in it. Of all partitions in it, or
+        of those in `taken` only, the backup now has the log start (rule R11).
 
         Numbers go on when the connection is another, so an answer to an earlier one's frame is never taken
         for one to ours.
@@ -104,8 +108,8 @@ class _Lane:
             raise MalformedFrame(f"an answer to frame {number}, which is not the next to be answered")
         sent = self.sent.popleft()
         sent.let_go()
-        for backup, log_start in sent.told:
-            if log_start > backup.start_acked:
+        for key, backup, log_start in sent.told:
+            if log_start > backup.start_acked and (taken is None or key in taken):
                 backup.start_acked = log_start
         return sent.shipments
 
@@ -184,7 +188,7 @@ class Link(Sender):
         draft = Draft()
         shipments: list[Shipment] = []
         holds: list[SegmentMemory] = []
-        told: list[tuple[Backup, int]] = []
+        told: list[Told] = []
         total = 0
         now = self.now()
         dirty, self._dirty = self._dirty, {}
@@ -216,9 +220,9 @@ class Link(Sender):
                 if backup.sent < partition.log_end and backup.room > 0:
                     self._dirty[key] = backup
             watermark, log_start = partition.high_watermark, partition.log_start
-            backup.told_watermark, backup.told_start = watermark, log_start
+            backup.told_watermark = watermark
             if log_start > backup.start_acked:
-                told.append((backup, log_start))
+                told.append((key, backup, log_start))
             draft.add(key, leadership.epoch, base, watermark, log_start, view)
         if draft.sections:
             lane.send(draft, shipments, holds, told, now)
@@ -238,7 +242,7 @@ class Link(Sender):
                 and backup.streaming
                 and (
                     backup.told_watermark != leadership.log.high_watermark
-                    or backup.told_start != leadership.log.log_start
+                    or backup.start_acked < leadership.log.log_start
                 )
             ):
                 self._dirty[key] = backup
@@ -317,7 +321,7 @@ class Link(Sender):
         elif kind == frames.ACK:
             number, acknowledged = frames.read_acks(body)
             if number:
-                lane.answered(number)
+                lane.answered(number, {key for key, _, _ in acknowledged})
             for key, epoch, end in acknowledged:
                 led = self.led.get(key)
                 if led is None or led.epoch != epoch:
@@ -422,13 +426,18 @@ class Link(Sender):
             "epoch": leadership.epoch,
             "handshake": backup.handshake,
         }
+        # Who is listed may be elected at any moment, so must not begin anew; and has been copied already.
+        listed = Member(self.broker, entry["storage"]) in leadership.members
         newest = entry["epochs"][-1][0] if entry["epochs"] else -1
-        if newest < leadership.unclean_since and entry["end"] > 0:
+        if newest < leadership.unclean_since and entry["end"] > 0 and not listed:
             return answer | {"cut": None, "reset": partition.log_start, "given_up": True}
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
         if cut is None and entry["end"] == 0 == partition.log_start:
             cut = 0  # it has nothing at all
         if cut is None or cut < partition.log_start or cut < entry["start"]:
+            if listed:  # not before it has left the set, which it does by not being attached
+                self._attach_later(key)
+                return None
             return answer | {"cut": None, "reset": partition.log_start}
         return answer | {"cut": cut, "reset": None}
 

@@ -9,7 +9,17 @@ from penstock.replication.leadership import Leadership
 
 
 class Replica:
-    __slots__ = ("attachment", "broker", "idle_since", "key", "leadership", "log", "standing_for", "swapping")
+    __slots__ = (
+        "attachment",
+        "broker",
+        "idle_since",
+        "key",
+        "leadership",
+        "log",
+        "shrunk_at",
+        "standing_for",
+        "swapping",
+    )
 
     def __init__(self, broker: int, log: PartitionLog, now: float) -> None:
         self.broker = broker
@@ -22,6 +32,8 @@ class Replica:
         """The epoch of our own candidacy; unlike a promise it is forgotten with the process (rule R3)."""
         self.swapping = False
         """A change of the partition's key is on its way: one at a time."""
+        self.shrunk_at = -1e9
+        """When we last dropped a backup, in this epoch or one before (rule R10)."""
         self.idle_since = now
         """Since when it neither leads nor has a leader."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
@@ -29,6 +29,7 @@ from penstock.replication.frames import MalformedFrame
 from penstock.replication.leadership import Leadership
 from penstock.replication.link import Link
 from penstock.replication.replica import Replica
+from penstock.wire.errors import ErrorCode, KafkaError
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,16 @@ TICK: Final = 0.025
 HEARTBEAT: Final = 0.05
 RETRY: Final = 0.1
 PATROL: Final = 0.25
+REOPEN: Final = 2.0
+"""Seconds before a replica that could not be opened is tried again."""
 IN_DOUBT: Final = 1.0
 """Seconds for which clients are not sent to a lost leader; by then there is another, or it is back."""
+PARKING: Final = 64 << 20
+"""Bytes of records that may wait for memory on a backup, of all partitions together (rule R10)."""
+COMPLAINT: Final = 1.0
+"""Seconds between two complaints of the clock: what fails at a tick mostly fails at the next one too."""
+HESITATION: Final = 1.0
+"""Seconds for which a leader that hands over serves nobody while etcd doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class Store(Protocol):
     """What replication needs of the broker's logs."""
 
     incarnation: int
+    logs: dict[PartitionKey, PartitionLog]
+    """All that were opened, in whole or in part."""
 
     @property
     def write_behind(self) -> WriteBehindLike: ...
@@ -104,6 +115,9 @@ class Replicator:
         self.replicas: dict[PartitionKey, Replica] = {}
         self.links: dict[int, Link] = {}
         self.elections = Elections()
+        self.parked = 0
+        """Bytes that wait for memory, counted anew at every tick."""
+        self.parking = PARKING
         self.shrinks = 0
         self.growths = 0
         self._metadata = metadata
@@ -113,10 +127,13 @@ class Replicator:
         self._on_topic = on_topic
         self._lost: dict[PartitionKey, tuple[int, float]] = {}
         """Leaders that this broker has lost, and when."""
+        self._unopened: dict[bytes, float] = {}
+        """Topics with replicas that could not be opened, and when to try again."""
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self.now: Callable[[], float] = self._loop.time
+        self._complained_at = -COMPLAINT
         self._stopping = False
         self._stop_listening: Callable[[], None] | None = None
         self.port = 0
@@ -177,7 +194,7 @@ class Replicator:
             key = (topic_id, index)
             if self.broker_id in self.directory.placed(key) and key not in self.replicas:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
-        for partition in self.store.open(places) if places else ():
+        for partition in self._open(topic, places) if places else ():
             if sabotage.TRUSTS_EMPTY_LOGS:
                 partition.storage_id = 1
             partition.on_synced = self._synced  # never a commit: that is the leader's to say
@@ -187,6 +204,34 @@ class Replicator:
             replica = self.replicas.get((topic_id, index))
             if replica is not None:
                 self._react(replica)
+
+    def _open(self, topic: Topic, places: list[PartitionPlace]) -> list[PartitionLog]:
+        """A full disk, say, is this topic's trouble and no other's, and may be over soon: the patrol asks."""
+        tried = topic.topic_id.bytes in self._unopened
+        found = {}
+        if tried:  # that may have come half-way: what was opened is there, it is only not written down
+            for place in places:
+                key = (place.topic_id, place.partition)
+                if key in self.store.logs:
+                    found[key] = self.store.logs[key]
+        try:
+            opened = self.store.open([p for p in places if (p.topic_id, p.partition) not in found])
+        except Exception:
+            log.exception("%s can't be opened here for now; it is tried again", topic.name)
+            self._unopened[topic.topic_id.bytes] = self.now() + REOPEN
+            return []
+        for partition in found.values():
+            self.store.write_behind.save_state(partition)
+        self._unopened.pop(topic.topic_id.bytes, None)
+        return [*found.values(), *opened]
+
+    def _reopen(self, now: float) -> None:
+        for topic_id in [topic_id for topic_id, due in self._unopened.items() if now >= due]:
+            topic = self.directory.by_id.get(topic_id)
+            if topic is not None:
+                self.topic_changed(topic)
+            else:
+                del self._unopened[topic_id]
 
     def topic_deleted(self, topic: Topic) -> None:
         for key in [key for key in self.replicas if key[0] == topic.topic_id.bytes]:
@@ -375,13 +420,26 @@ class Replicator:
             log.error("%r: this broker led it and lost its log; leaving it to the others", replica.log)
             await self._swap(replica, state, proposal)
 
-    async def _swap(self, replica: Replica, state: PartitionState | None, proposal: PartitionState) -> None:
-        """Swap, and don't return before it is known what the key says now (rule R2)."""
+    async def _swap(
+        self,
+        replica: Replica,
+        state: PartitionState | None,
+        proposal: PartitionState,
+        *,
+        later: PartitionState | None = None,
+    ) -> None:
+        """Swap, and don't return before it is known what the key says now (rule R2).
+
+        `later` is proposed instead after some time without an answer; the revision lets one of them win.
+        """
         replica.swapping = True
         key, path = replica.key, partitions.path_of(replica.key)
         expected = 0 if state is None else state.revision
+        began = self.now()
         try:
             while self.replicas.get(key) is replica:
+                if later is not None and self.now() - began > HESITATION:
+                    proposal = later
                 try:
                     known = self.directory.state_of(key)
                     if known is None or known.revision <= expected:
@@ -466,12 +524,23 @@ class Replicator:
             proposal = partitions.appoint(state, target, replica.log.control.promised_epoch, reason)
             if proposal is None:
                 return False
-            await self._swap(replica, state, proposal)
+            # Without an answer it is not known who leads. To serve on is safe: if the target was made leader,
+            # nothing is committed without it, and it acknowledges nothing any more.
+            doubt = self._loop.call_later(HESITATION, self._serve_on, replica, led)
+            kept = replace(state, reason=f"not handed over to broker {target}: etcd was away")
+            try:
+                await self._swap(replica, state, proposal, later=kept)
+            finally:
+                doubt.cancel()
             return replica.leadership is not led
         finally:
             led.handing_over = False
-            if replica.leadership is led:
-                replica.log.leading = True
+            self._serve_on(replica, led)
+
+    @staticmethod
+    def _serve_on(replica: Replica, led: Leadership) -> None:
+        if replica.leadership is led:
+            replica.log.leading = True
 
     def _successor(self, led: Leadership) -> int | None:
         """The member that has most; the preferred one among equals."""
@@ -508,7 +577,7 @@ class Replicator:
             if state is not None and state.epoch == led.epoch and frozenset(state.in_sync) == led.known:
                 await self._swap(replica, state, partitions.with_members(state, members, reason))
         else:
-            led.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
+            replica.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
         if replica.leadership is led:
             led.settled()
             self._connect(replica, led)
@@ -519,13 +588,13 @@ class Replicator:
             return
         gone = led.missing(now, silent, self._patience.stall)
         if gone:
-            led.shrunk_at = now
+            replica.shrunk_at = now
             names = ", ".join(str(member.broker) for member in sorted(gone))
             log.warning("%r: dropping broker %s from the in-sync set", replica.log, names)
             self._spawn(self._change_set(replica, led, led.known - gone, f"broker {names} out of sync"))
             return
         joining = led.joining(now, silent, self._patience.suspicion)
-        if joining and now - led.shrunk_at > self._patience.hold_down:
+        if joining and now - replica.shrunk_at > self._patience.hold_down:
             names = ", ".join(str(member.broker) for member in sorted(joining))
             replaced = {member.broker for member in joining}
             kept = frozenset(member for member in led.known if member.broker not in replaced)
@@ -616,20 +685,28 @@ class Replicator:
     def _accept(self, channel: Channel) -> Inbound:
         return Inbound(self, channel)
 
-    async def told(self, partition: PartitionLog, timeout: float = 5.0) -> None:
-        """Wait until every in-sync backup knows the log start (rule R11)."""
+    async def told(self, partition: PartitionLog, term: int, timeout: float = 5.0) -> None:
+        """Wait until every in-sync backup knows the log start (rule R11), or raise why that can't be said.
+
+        `term` is the log's when the log start was moved: whoever led since may have another one.
+        """
         replica = self.replicas.get((partition.topic_id, partition.partition))
-        led = replica.leadership if replica is not None else None
         deadline = self.now() + timeout
-        while led is not None and self.now() < deadline:
+        while True:
+            led = replica.leadership if replica is not None else None
+            if led is None or partition.term != term:
+                raise KafkaError(ErrorCode.not_leader_or_follower, f"{partition} changed hands meanwhile")
             start = partition.log_start
             behind = [
                 member
-                for member in led.known - {led.me}
+                for member in led.members - {led.me}
                 if (backup := led.backups.get(member.broker)) is None or backup.start_acked < start
             ]
-            if not behind or partition.term != led.log.term:
+            if not behind:
                 return
+            if self.now() > deadline:
+                names = ", ".join(str(member.broker) for member in behind)
+                raise KafkaError(ErrorCode.request_timed_out, f"broker {names} has yet to hear of it")
             await asyncio.sleep(0.005)
 
     # The clock
@@ -650,16 +727,31 @@ class Replicator:
                     inbound.heard_at = now
             before = now
             for link in list(self.links.values()):
-                link.tick(now, HEARTBEAT)
-                self._watch_backup(link, now, suspicion)
+                self._try(link.tick, now, HEARTBEAT)
+                self._try(self._watch_backup, link, now, suspicion)
             for inbound in list(self._inbound):
                 if now - inbound.heard_at > suspicion:
                     self._inbound.pop(inbound, None)
-                    self._suspect(inbound, f"silent for {now - inbound.heard_at:.2f} s")
+                    self._try(self._suspect, inbound, f"silent for {now - inbound.heard_at:.2f} s")
                     inbound.channel.close()
-            for replica in list(self.replicas.values()):
-                if replica.attachment is not None and replica.attachment.parked:
-                    replica.attachment.inbound.retry(replica, replica.attachment)
+            waiting = [r for r in self.replicas.values() if r.attachment is not None and r.attachment.parked]
+            for replica in waiting:
+                self._try(self._retry, replica)
+            self.parked = sum(r.attachment.parked_bytes for r in waiting if r.attachment is not None)
+
+    def _try(self, act: Callable[..., None], *of: Any) -> None:
+        """One link's or one partition's failure must not stop the clock of all others."""
+        try:
+            act(*of)
+        except Exception:
+            if self.now() - self._complained_at >= COMPLAINT:
+                self._complained_at = self.now()
+                log.exception("%r failed for %r; it is tried again", act, of[0])
+
+    @staticmethod
+    def _retry(replica: Replica) -> None:
+        if replica.attachment is not None:
+            replica.attachment.inbound.retry(replica, replica.attachment)
 
     def _watch_backup(self, link: Link, now: float, suspicion: float) -> None:
         quiet = link.is_up and now - link.heard_at > suspicion
@@ -683,24 +775,28 @@ class Replicator:
                 for broker, link in self.links.items()
                 if now - link.heard_at > self._patience.suspicion
             )
+            self._try(self._reopen, now)
             for link in list(self.links.values()):
-                link.nudge(now)
+                self._try(link.nudge, now)
             for replica in list(self.replicas.values()):
-                led = replica.leadership
-                if led is None:
-                    self._react(replica)
-                    continue
-                self._review(replica, led, now, silent)
-                doubtful = any(member.broker in silent for member in led.known - {led.me})
-                led.suspect(doubtful)
-                self._take_home(replica, led, now)
+                self._try(self._look_after, replica, now, silent)
+
+    def _look_after(self, replica: Replica, now: float, silent: frozenset[int]) -> None:
+        led = replica.leadership
+        if led is None:
+            self._react(replica)
+            return
+        self._review(replica, led, now, silent)
+        doubtful = any(member.broker in silent for member in led.known - {led.me})
+        led.suspect(doubtful)
+        self._take_home(replica, led, now)
 
     def _take_home(self, replica: Replica, led: Leadership, now: float) -> None:
         """Leadership belongs to the first replica, whenever that is in sync and has been for a while."""
         home = led.replicas[0] if led.replicas else self.broker_id
         if home == self.broker_id or replica.swapping or self._stopping or home not in self.directory.brokers:
             return
-        quiet = now - max(led.since, led.shrunk_at) > 2 * self._patience.hold_down
+        quiet = now - max(led.since, replica.shrunk_at) > 2 * self._patience.hold_down
         backup = led.backups.get(home)
         if quiet and backup is not None and backup.streaming and (home, backup.storage) in led.known:
             self._spawn(self._go_home(replica, home))
