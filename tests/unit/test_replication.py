@@ -1097,3 +1097,27 @@ def test_on_one_connection_a_catch_up_holds_up_heartbeats_r10(play: Callable[...
 def test_without_a_hold_down_a_dropped_backup_is_added_again_at_once_r10(play: Callable[..., None]) -> None:
     with pytest.raises(AssertionError, match="added again"):
         play(flapping(0.0))
+
+
+def test_a_replica_that_is_placed_here_again_waits_until_the_last_one_is_gone(
+    play: Callable[..., None],
+) -> None:
+    """To close one takes a while, and takes its directories with it."""
+
+    async def scenario(world: World) -> None:
+        backup = other(world, await world.leading())
+        assert backup.replicator is not None
+        assert await world.produce() is ErrorCode.none
+        backup.replicator._close_replica(world.key)
+        backup.replicator.topic_changed(backup.replicator.directory.by_id[world.key[0]])
+        await asyncio.sleep(3)
+        await world.in_sync(2)
+        assert await world.produce() is ErrorCode.none
+        log = log_of(backup, world)
+        assert not log.deleted
+        assert log.memory_directory.exists()
+        assert log.disk_directory.exists()
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)

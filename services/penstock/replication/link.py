@@ -271,8 +271,10 @@ class Link(Sender):
                 await asyncio.sleep(REDIAL)
                 continue
             channel: Channel | None = None
+            # Not wait_for: Python 3.11's may swallow the cancellation by `close`.
             with contextlib.suppress(OSError, TimeoutError):
-                channel = await asyncio.wait_for(self.replicator.network.dial(address, lane), 2.0)
+                async with asyncio.timeout(2.0):
+                    channel = await self.replicator.network.dial(address, lane)
             if channel is None or channel.is_closed:
                 # One made and lost before this task had its turn: it would wait for ever to be told of it.
                 await asyncio.sleep(REDIAL)
@@ -548,7 +550,8 @@ class Link(Sender):
         while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
             self._bulk_moved.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._bulk_moved.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._bulk_moved.wait()
 
 
 def _is_near(partition: PartitionLog, offset: int) -> bool:

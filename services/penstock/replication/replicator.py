@@ -129,6 +129,8 @@ class Replicator:
         """Leaders that this broker has lost, and when."""
         self._unopened: dict[bytes, float] = {}
         """Topics with replicas that could not be opened, and when to try again."""
+        self._closing: set[PartitionKey] = set()
+        """Replicas that are no longer here, but whose files are."""
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -192,7 +194,8 @@ class Replicator:
         places = []
         for index in range(len(topic.partitions)):
             key = (topic_id, index)
-            if self.broker_id in self.directory.placed(key) and key not in self.replicas:
+            here = key in self.replicas or key in self._closing
+            if self.broker_id in self.directory.placed(key) and not here:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
         for partition in self._open(topic, places) if places else ():
             if sabotage.TRUSTS_EMPTY_LOGS:
@@ -263,7 +266,18 @@ class Replicator:
     def _close_replica(self, key: PartitionKey) -> None:
         replica = self.replicas.pop(key)
         self._end(replica)
-        self._spawn(self.store.close_partition(replica.log, delete=True))
+        self._closing.add(key)
+        self._spawn(self._close(replica))
+
+    async def _close(self, replica: Replica) -> None:
+        """It takes its directories with it: one that is placed here again meanwhile has to wait."""
+        try:
+            await self.store.close_partition(replica.log, delete=True)
+        finally:
+            self._closing.discard(replica.key)
+        topic = self.directory.by_id.get(replica.key[0])
+        if topic is not None:
+            self.topic_changed(topic)
 
     # Roles
 
