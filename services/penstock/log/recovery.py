@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.log.index import SparseIndex
 from penstock.log.producers import ProducerTable
@@ -36,6 +37,8 @@ class Recovered:
     committed: int = 0
     skip_to: int = 0
     """Where offsets go on if what was shown to readers may have been lost; else not above log_end."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """Which epoch began where."""
     producers: ProducerTable = field(default_factory=ProducerTable)
     memory_lost: bool = False
     intact: bool = False
@@ -55,13 +58,14 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     disk_directory.mkdir(parents=True, exist_ok=True)
     control = _open_control(memory_directory)
     found = Recovered(control or PartitionControl.create(memory_directory, record.topic_id, record.partition))
+    found.epochs = list(record.epochs)
+    turns: list[_Turn] = []
     try:
         hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
         found.memory_lost = hot is None
         first_hot = hot[0].base_offset if hot else None
-        cold = _cold_segments(
-            disk_directory, record, first_hot, now_ms, verify=hot is None and record.clean_end < 0
-        )
+        verify = hot is None and record.clean_end < 0
+        cold = _cold_segments(disk_directory, record, first_hot, now_ms, turns, verify=verify)
     except _Damage as damage:
         found.damage = str(damage)
         return found
@@ -77,6 +81,9 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
             end = max(end, control.appended)
         found.committed = control.committed
     found.log_end = end
+    looked_at = cold if verify else hot or []
+    looked_from = looked_at[0].base_offset if looked_at else end + 1
+    found.epochs = _true_epochs(record.epochs, turns if verify else _hot_turns(looked_at), looked_from)
     found.is_prefix = record.storage_id != 0 and _is_whole(found.segments, record)
     found.intact = found.is_prefix and (
         end >= record.clean_end >= 0 if hot is None else end >= found.control.appended
@@ -94,25 +101,56 @@ def _is_whole(segments: list[Segment], record: PartitionRecord) -> bool:
     return all(one.next_offset == next_one.base_offset for one, next_one in pairwise(segments))
 
 
-def complete_epochs(epochs: list[tuple[int, int]], segments: list[Segment], log_end: int) -> None:
-    """Make the table agree with the log: it is saved a moment after the records it speaks of."""
-    while epochs and epochs[-1][1] > log_end:
-        epochs.pop()
-    last = epochs[-1][0] if epochs else -1
-    unknown = []
-    for segment in reversed(segments):
-        if segment.memory is None or not segment.size:
-            if segment.size:
-                break
+class _Turn(NamedTuple):
+    """A batch of another epoch than the one before it."""
+
+    epoch: int
+    base_offset: int
+    behind: int
+    """Where the batch before it ends."""
+
+
+def _turns(located: Iterable[batch.Located], behind: int) -> Iterator[_Turn]:
+    """The first batch and every one that begins an epoch."""
+    epoch: int | None = None
+    for _, header in located:
+        if header.leader_epoch != epoch:
+            epoch = header.leader_epoch
+            yield _Turn(epoch, header.base_offset, behind)
+        behind = header.next_offset
+
+
+def _hot_turns(segments: list[Segment]) -> list[_Turn]:
+    """Epochs only rise: a segment that begins in the same one as the next needs no more than a look."""
+    found: list[_Turn] = []
+    following: int | None = None
+    for segment in reversed([segment for segment in segments if segment.size]):
+        head = next(segment.walk(), None)
+        if head is None:
             continue
-        unknown.append(segment)
-        if next(segment.walk()).header.leader_epoch <= last:
-            break
-    for segment in reversed(unknown):
-        for _, header in segment.walk():
-            if header.leader_epoch > last:
-                last = header.leader_epoch
-                epochs.append((last, header.base_offset))
+        first = head.header.leader_epoch
+        if first == following:
+            found.append(_Turn(first, segment.base_offset, segment.base_offset))
+        else:
+            found += reversed(list(_turns(segment.walk(), segment.base_offset)))
+        following = first
+    return found[::-1]
+
+
+def _true_epochs(
+    saved: Iterable[tuple[int, int]], turns: list[_Turn], looked_from: int
+) -> list[tuple[int, int]]:
+    """The table as the records from `looked_from` on have it. Saved is what it was a moment before them,
+    perhaps before a truncation, or after."""
+    noted = dict(saved)
+    epochs = [(epoch, start) for epoch, start in noted.items() if start < looked_from]
+    for turn in turns:
+        if not epochs or turn.epoch > epochs[-1][0]:
+            start = noted.get(turn.epoch, -1)
+            # Compaction may have taken an epoch's first records.
+            known = turn.behind <= start <= turn.base_offset
+            epochs.append((turn.epoch, start if known else turn.base_offset))
+    return epochs
 
 
 def _open_control(directory: Path) -> PartitionControl | None:
@@ -224,9 +262,15 @@ def _log_path(directory: Path, base_offset: int) -> Path:
 
 
 def _cold_segments(
-    directory: Path, record: PartitionRecord, below: int | None, now_ms: int, *, verify: bool
+    directory: Path,
+    record: PartitionRecord,
+    below: int | None,
+    now_ms: int,
+    turns: list[_Turn],
+    *,
+    verify: bool,
 ) -> list[Segment]:
-    """Segments that are on disk only, oldest first."""
+    """Segments that are on disk only, oldest first; `turns` gets those of the ones that were walked."""
     segments: list[Segment] = []
     paths = sorted(directory.glob(f"*{LOG_SUFFIX}"))
     bases = [int(path.stem) for path in paths]
@@ -248,7 +292,7 @@ def _cold_segments(
             segment.index, summary = loaded
             segment.next_offset, segment.max_timestamp = summary.next_offset, summary.max_timestamp
         else:
-            _walk_file(segment, newest=newest)
+            turns += _walk_file(segment, newest=newest)
         if segment.size > 0:
             segments.append(segment)
         else:
@@ -256,7 +300,7 @@ def _cold_segments(
     return segments
 
 
-def _walk_file(segment: Segment, *, newest: bool) -> None:
+def _walk_file(segment: Segment, *, newest: bool) -> list[_Turn]:
     """Check every batch of a file; cut what is torn from the newest, report damage in any other."""
     content = segment.read_file()
     segment.index = SparseIndex()
@@ -270,8 +314,9 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
         segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
         segment.next_offset = header.next_offset
         end = position + header.size
+    turns = list(_turns(batch.walk(content, 0, end), segment.base_offset))
     if end == len(content):
-        return
+        return turns
     if not newest:
         raise _Damage(
             f"{segment.path} is damaged at byte {end}, offset {segment.next_offset}: restore the file from "
@@ -282,6 +327,7 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
     )
     os.truncate(segment.path, end)
     segment.size = segment.flushed = end
+    return turns
 
 
 def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:

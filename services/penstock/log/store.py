@@ -23,7 +23,7 @@ from penstock.log.compaction import compact, wants_compaction
 from penstock.log.config import Durability, LogConfig
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import SegmentPool
-from penstock.log.recovery import Recovered, complete_epochs, recover
+from penstock.log.recovery import Recovered, recover
 from penstock.log.segment import Segment
 from penstock.log.spares import SpareFiles
 from penstock.log.state import LocalState, PartitionRecord
@@ -202,7 +202,7 @@ class LogStore:
         partition.log_start = max(record.log_start, found.control.log_start)  # memory is never behind
         partition.cleaned_to = record.cleaned_to
         partition.ceiling = record.ceiling
-        partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
+        partition.epochs = [EpochStart(epoch, start) for epoch, start in found.epochs]
         self.logs[(place.topic_id, place.partition)] = partition
         if found.damage is not None:
             # Nothing of it is touched: what the operator mends is found as it was.
@@ -241,9 +241,6 @@ class LogStore:
         """A replica in a cluster: nothing is led, cut or committed before others were asked."""
         partition.step_down()
         partition.control.promised_epoch = max(partition.control.promised_epoch, record.promised_epoch)
-        epochs = list(record.epochs)
-        complete_epochs(epochs, partition.segments, partition.log_end)
-        partition.epochs = [EpochStart(epoch, start) for epoch, start in epochs]
         partition.lost_up_to = found.skip_to
         partition.durable_end = partition.high_watermark
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)

@@ -1,0 +1,106 @@
+"""A crash finds a log and what was saved of it at two different moments: the log's records decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from log_rig import LogRig, everything, take
+
+from penstock.log.partition import PartitionLog
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[LogRig]:
+    rig = LogRig(tmp_path / "disk")
+    yield rig
+    rig.close()
+
+
+async def replica(rig: LogRig, **configs: str) -> PartitionLog:
+    (log,) = rig.open(configs, lead=False)
+    return log
+
+
+async def saved(rig: LogRig, log: PartitionLog) -> None:
+    rig.store.write_behind.save_state(log)
+    await rig.store.write_behind.saved()
+
+
+async def test_an_epoch_that_was_cut_off_does_not_come_back(rig: LogRig) -> None:
+    log = await replica(rig)
+    take(log, 4, 100)
+    log.begin_epoch(5)
+    await saved(rig, log)
+    rig.store.truncate(log, 90)
+    take(log, 6, 30)
+    await rig.crash()
+    log = await replica(rig)
+    assert log.log_end == 120
+    assert log.epochs == [(4, 0), (6, 90)]
+    assert log.end_offset_for_epoch(4) == (4, 90), "whoever has more of epoch 4 is cut to that"
+    await rig.crash()
+
+
+async def test_an_epoch_that_was_cut_off_gives_way_to_an_older_one(rig: LogRig) -> None:
+    """It led epoch 7 from 100 on; whoever led epoch 8 had records of epoch 5 there."""
+    log = await replica(rig)
+    take(log, 4, 100)
+    log.begin_epoch(7)
+    await saved(rig, log)
+    rig.store.truncate(log, 90)
+    take(log, 5, 29)
+    take(log, 8, 10)
+    await rig.crash()
+    log = await replica(rig)
+    assert log.epochs == [(4, 0), (5, 90), (8, 119)]
+    await rig.crash()
+
+
+async def test_epochs_are_found_wherever_in_the_segments_they_begin(rig: LogRig) -> None:
+    log = await replica(rig)
+    await saved(rig, log)
+    for epoch, count in ((1, 7), (2, 90), (3, 1), (5, 160), (6, 33)):
+        for _ in range(count):
+            take(log, epoch, 1)
+            if log.log_end % 20 == 0:
+                log.roll()
+    assert len(log.segments) > 10
+    epochs = list(log.epochs)
+    await rig.crash()
+    log = await replica(rig)
+    assert log.epochs == epochs == [(1, 0), (2, 7), (3, 97), (5, 98), (6, 258)]
+    await rig.crash()
+
+
+async def test_epochs_of_records_that_only_the_disk_has_are_as_the_records_say(rig: LogRig) -> None:
+    """Power went between the writing of the records and the saving of the table, or the other way round."""
+    log = await replica(rig)
+    take(log, 4, 100)
+    log.begin_epoch(5)
+    await saved(rig, log)
+    older = rig.store.state.load()
+    rig.store.truncate(log, 90)
+    take(log, 6, 30)
+    await rig.store.write_behind.durable()
+    rig.store.state.save(older.values())
+    await rig.crash()
+    rig.lose_memory()
+    log = await replica(rig)
+    assert log.log_end == 120
+    assert log.epochs == [(4, 0), (6, 90)]
+    await rig.crash()
+
+
+async def test_a_clean_stop_keeps_the_epochs(rig: LogRig) -> None:
+    log = await replica(rig)
+    take(log, 4, 10)
+    take(log, 6, 10)
+    await rig.store.stop()
+    rig.lose_memory()
+    log = await replica(rig)
+    assert log.epochs == [(4, 0), (6, 10)]
+    log.commit(20)
+    assert len(everything(log)) == 20
+    await rig.crash()
