@@ -48,7 +48,7 @@ class _Round:
     partitions: list[PartitionLog] = field(default_factory=list)
     copies: list[_Copy] = field(default_factory=list)
     syncs: list[Segment] = field(default_factory=list)
-    commits: list[tuple[PartitionLog, int]] = field(default_factory=list)
+    synced: list[PartitionLog] = field(default_factory=list)
     files: list[tuple[Path, bytes]] = field(default_factory=list)
     records: list[PartitionRecord] = field(default_factory=list)
     ceilings: list[tuple[PartitionLog, int]] = field(default_factory=list)
@@ -215,7 +215,8 @@ class WriteBehind:
                 if sync:
                     work.syncs.append(segment)
             if sync:
-                work.commits.append((partition, partition.log_end))
+                partition.syncing()
+                work.synced.append(partition)
             if _is_near_its_ceiling(partition):
                 self._changed.add(partition)
         for partition in self._changed:
@@ -272,9 +273,11 @@ class WriteBehind:
             log.info("disk takes the log again after: %s", self.failure)
             self.failure = None
         for copy in work.copies:
-            copy.segment.flushed = min(copy.end, copy.segment.size)  # it may have been cut meanwhile
-        for partition, offset in work.commits:
-            partition.synced(offset)
+            copy.segment.flushed = min(
+                copy.end, copy.segment.size
+            )  # cut meanwhile, it is never written again
+        for partition in work.synced:
+            partition.synced()
         self.oldest_dirty = started if self._dirty else None
 
     def _retry(self, work: _Round) -> None:
