@@ -11,7 +11,7 @@ import pytest
 from log_rig import LogRig, take
 
 from penstock.log.partition import PartitionLog
-from penstock.log.writebehind import WriteBehind
+from penstock.log.writebehind import WriteBehind, _Round
 
 DISK = {"durability": "disk"}
 
@@ -32,11 +32,11 @@ class SlowDisk:
         self.slow = True
         finish = WriteBehind._finish_files
 
-        def late(behind: WriteBehind, work: object) -> None:
+        def late(behind: WriteBehind, work: _Round) -> None:
             if self.slow:
                 self._written.release()
                 self._go_on.acquire()
-            finish(behind, work)  # type: ignore[arg-type]
+            finish(behind, work)
 
         monkeypatch.setattr(WriteBehind, "_finish_files", late)
 
@@ -124,4 +124,38 @@ async def test_what_was_cut_and_written_anew_within_a_round_is_on_disk_as_it_is_
     await rig.store.write_behind.durable()
     assert [s.read_file() for s in log.segments if s.size] == expected
     assert all(s.flushed == s.size for s in log.segments)
+    await rig.store.stop()
+
+
+async def test_bytes_that_a_killed_process_wrote_and_did_not_sync_are_synced_before_they_count(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = backup(rig)
+    take(log, 1, 60)
+    log.commit(30)
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def refuse(*_: object) -> None:
+        loop.call_soon_threadsafe(refused.set)
+        raise OSError("not synced")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteBehind, "_finish_files", refuse)
+        await refused.wait()
+        await rig.crash()
+    synced: list[int] = []
+    finish = WriteBehind._finish_files
+
+    def noted(behind: WriteBehind, work: _Round) -> None:
+        synced.extend(segment.base_offset for segment in work.syncs)
+        finish(behind, work)
+
+    monkeypatch.setattr(WriteBehind, "_finish_files", noted)
+    log = backup(rig)
+    assert log.log_end == 60
+    assert log.durable_end == 0
+    await rig.store.write_behind.durable()
+    assert log.durable_end == 60
+    assert synced == [0]
     await rig.store.stop()

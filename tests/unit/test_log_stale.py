@@ -104,3 +104,47 @@ async def test_a_clean_stop_keeps_the_epochs(rig: LogRig) -> None:
     log.commit(20)
     assert len(everything(log)) == 20
     await rig.crash()
+
+
+# Files
+
+
+async def test_a_file_of_records_that_were_cut_is_not_taken_for_that_of_the_new_ones(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 came before the disk thread had deleted it, and the new segment has its name."""
+    log = await replica(rig)
+    take(log, 1, 10)
+    log.roll()
+    take(log, 1, 10, b"old")
+    await rig.store.write_behind.durable()
+    monkeypatch.setattr(rig.store.write_behind, "soon", lambda work: None)
+    rig.store.truncate(log, 10)
+    take(log, 2, 8, b"new")
+    await rig.crash()
+    log = await replica(rig)
+    await rig.store.write_behind.durable()
+    for segment in log.segments:
+        assert segment.read_file() == segment.bytes_between(0, segment.size)
+    await rig.crash()
+
+
+async def test_a_file_has_no_more_than_its_segment_after_a_cut_that_was_cut_short(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10, b"old")
+    log.roll()
+    take(log, 1, 10, b"old")
+    await rig.store.write_behind.durable()
+    monkeypatch.setattr(rig.store.write_behind, "soon", lambda work: None)
+    rig.store.truncate(log, 5)
+    take(log, 2, 8, b"new")
+    await rig.crash()
+    log = await replica(rig)
+    await rig.store.write_behind.durable()
+    for segment in log.segments:
+        assert segment.read_file() == segment.bytes_between(0, segment.size)
+    names = {path.stem for path in log.disk_directory.iterdir()}
+    assert names == {segment.path.stem for segment in log.segments}, "nothing is left of those that are gone"
+    await rig.crash()

@@ -64,6 +64,8 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
         hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
         found.memory_lost = hot is None
         first_hot = hot[0].base_offset if hot else None
+        if hot:
+            _drop_leftovers(disk_directory, hot)
         verify = hot is None and record.clean_end < 0
         cold = _cold_segments(disk_directory, record, first_hot, now_ms, turns, verify=verify)
     except _Damage as damage:
@@ -250,11 +252,30 @@ def _adopt(memory: SegmentMemory, disk_directory: Path, now_ms: int, *, newest: 
         segment.next_offset = memory.next_base
         segment.sealed = True
         segment.room = 0
-    try:
-        segment.flushed = min(segment.path.stat().st_size, segment.size)
-    except FileNotFoundError:
-        segment.flushed = 0
+    _match_file(segment, memory.flushed)
     return segment
+
+
+def _match_file(segment: Segment, flushed: int) -> None:
+    """A truncation goes on in a new segment, and its files go later: of the file that has this name only
+    what was noted as `flushed` is known to be of this segment, and nothing behind its end may stay."""
+    try:
+        there = segment.path.stat().st_size
+    except FileNotFoundError:
+        there = 0
+    segment.note_flushed(min(flushed, there, segment.size))
+    if there > segment.size:
+        os.truncate(segment.path, segment.size)
+    if segment.flushed < segment.size:
+        segment.index_path.unlink(missing_ok=True)
+
+
+def _drop_leftovers(directory: Path, hot: list[Segment]) -> None:
+    """Files of segments that were cut off just before a crash."""
+    names = {segment.path.stem for segment in hot}
+    for path in directory.iterdir():
+        if path.stem > hot[0].path.stem and path.stem not in names:
+            path.unlink()
 
 
 def _log_path(directory: Path, base_offset: int) -> Path:

@@ -242,7 +242,7 @@ class LogStore:
         partition.step_down()
         partition.control.promised_epoch = max(partition.control.promised_epoch, record.promised_epoch)
         partition.lost_up_to = found.skip_to
-        partition.durable_end = partition.high_watermark
+        partition.durable_end = partition.log_start  # until the disk has had its turn
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
         if record.storage_id == 0 or not found.intact:
             partition.storage_id = self._draw()

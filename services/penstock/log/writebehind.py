@@ -273,9 +273,8 @@ class WriteBehind:
             log.info("disk takes the log again after: %s", self.failure)
             self.failure = None
         for copy in work.copies:
-            copy.segment.flushed = min(
-                copy.end, copy.segment.size
-            )  # cut meanwhile, it is never written again
+            # Cut meanwhile, it is never written again.
+            copy.segment.note_flushed(min(copy.end, copy.segment.size))
         for partition in work.synced:
             partition.synced()
         self.oldest_dirty = started if self._dirty else None
