@@ -148,3 +148,43 @@ async def test_a_file_has_no_more_than_its_segment_after_a_cut_that_was_cut_shor
     names = {path.stem for path in log.disk_directory.iterdir()}
     assert names == {segment.path.stem for segment in log.segments}, "nothing is left of those that are gone"
     await rig.crash()
+
+
+# Where the log begins
+
+
+async def test_a_log_begun_anew_at_a_lower_offset_ends_where_its_records_do(rig: LogRig) -> None:
+    log = await replica(rig)
+    rig.store.reset(log, 500)
+    take(log, 1, 10)
+    await saved(rig, log)
+    storage = log.storage_id
+    rig.store.reset(log, 0)
+    take(log, 2, 100)
+    await rig.crash()
+    log = await replica(rig)
+    assert (log.log_start, log.log_end) == (0, 100), "it has nothing of what was there before"
+    assert log.epochs == [(2, 0)]
+    assert log.storage_id == storage
+    await rig.crash()
+
+
+@pytest.mark.parametrize("anew", [30, 600])
+async def test_a_log_begun_anew_has_no_older_files(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch, anew: int
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 20)
+    log.roll()
+    take(log, 1, 20)
+    await rig.store.write_behind.durable()
+    storage = log.storage_id
+    monkeypatch.setattr(rig.store.write_behind, "soon", lambda work: None)
+    rig.store.reset(log, anew)
+    take(log, 2, 10)
+    await rig.crash()
+    log = await replica(rig)
+    assert (log.log_start, log.log_end) == (anew, anew + 10)
+    assert [segment.base_offset for segment in log.segments] == [anew]
+    assert log.storage_id == storage
+    await rig.crash()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 class Recovered:
     control: PartitionControl
     segments: list[Segment] = field(default_factory=list)
+    log_start: int = 0
     log_end: int = 0
     committed: int = 0
     skip_to: int = 0
@@ -57,7 +58,10 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     memory_directory.mkdir(parents=True, exist_ok=True)
     disk_directory.mkdir(parents=True, exist_ok=True)
     control = _open_control(memory_directory)
+    if control is not None:
+        record = replace(record, log_start=control.log_start)  # what is saved is never newer
     found = Recovered(control or PartitionControl.create(memory_directory, record.topic_id, record.partition))
+    found.log_start = record.log_start
     found.epochs = list(record.epochs)
     turns: list[_Turn] = []
     try:
@@ -194,9 +198,14 @@ def _hot_segments(
             if chain[0].next_base == -1:
                 chain[0].seal(chain[1].base_offset)
         _unlink(memories[base] for base in bases)
-    while chain and chain[0].base_offset < record.cleaned_to:
+    while chain and chain[0].base_offset < record.cleaned_to and _is_on_disk(chain[0]):
         _unlink([chain.pop(0)])
     return [_adopt(memory, disk_directory, now_ms, newest=memory is chain[-1]) for memory in chain]
+
+
+def _is_on_disk(memory: SegmentMemory) -> bool:
+    """Only such a segment is ever cleaned; another one is of a log that went back and was not saved yet."""
+    return memory.next_base != -1 and memory.flushed == memory.written
 
 
 def _unlink(memories: Iterable[SegmentMemory]) -> None:
@@ -299,7 +308,7 @@ def _cold_segments(
         base = bases[at]
         if below is not None and base >= below:
             break
-        following = bases[at + 1] if at + 1 < len(bases) else below
+        following = min((b for b in (*bases[at + 1 : at + 2], below) if b is not None), default=None)
         if following is not None and following <= record.log_start:
             Segment(path, base, None, now_ms).delete_files()  # deleted logically before the crash
             continue

@@ -199,8 +199,8 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        partition.log_start = max(record.log_start, found.control.log_start)  # memory is never behind
-        partition.cleaned_to = record.cleaned_to
+        partition.log_start = found.log_start
+        partition.cleaned_to = min(record.cleaned_to, found.log_end)
         partition.ceiling = record.ceiling
         partition.epochs = [EpochStart(epoch, start) for epoch, start in found.epochs]
         self.logs[(place.topic_id, place.partition)] = partition
