@@ -55,7 +55,7 @@ class LogRig:
         )
         for log in logs:  # as after a first append, so that tests need not wait for the disk
             log.ceiling = max(log.ceiling, CEILING_STEP)
-        self.store.state.save(self.store._record_of(log) for log in logs)
+        self.store.state.save(self.store._record_of(log) for log in logs if log.damage is None)
         return logs
 
     async def crash(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from log_rig import LogRig, everything, take
 
 from penstock.log.partition import PartitionLog
+from penstock.log.state import LocalState
 
 
 @pytest.fixture
@@ -187,4 +188,95 @@ async def test_a_log_begun_anew_has_no_older_files(
     assert (log.log_start, log.log_end) == (anew, anew + 10)
     assert [segment.base_offset for segment in log.segments] == [anew]
     assert log.storage_id == storage
+    await rig.crash()
+
+
+# Which log it is
+
+
+class Killed(Exception):
+    pass
+
+
+async def killed_while_opening(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalState, "save", save)
+        with pytest.raises(Killed):
+            await replica(rig)
+        await rig.crash()
+
+
+async def test_a_log_that_lost_its_memory_is_another_one_though_its_first_start_was_killed_r1(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    await rig.store.write_behind.durable()
+    storage = log.storage_id
+    take(log, 1, 10)  # acknowledged from memory, and never on disk
+    await rig.crash()
+    rig.lose_memory()
+    await killed_while_opening(rig, monkeypatch)
+    log = await replica(rig)
+    assert log.log_end == 10
+    assert log.storage_id != storage
+    await rig.crash()
+
+
+async def test_a_log_with_a_hole_is_another_one_though_its_first_start_was_killed_r1(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    log.roll()
+    take(log, 1, 10)
+    await rig.store.write_behind.durable()
+    storage = log.storage_id
+    first = log.segments[0]
+    log.evict(first)
+    first.path.unlink()
+    await rig.crash()
+    await killed_while_opening(rig, monkeypatch)
+    log = await replica(rig)
+    assert log.storage_id != storage
+    await rig.crash()
+
+
+async def test_a_whole_log_is_the_same_though_its_first_start_was_killed(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    storage = log.storage_id
+    await rig.crash()
+    await killed_while_opening(rig, monkeypatch)
+    log = await replica(rig)
+    assert (log.storage_id, log.log_end) == (storage, 10)
+    await rig.crash()
+
+
+async def test_a_damaged_log_is_the_same_once_it_is_mended(rig: LogRig) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    log.roll()
+    take(log, 1, 10)
+    log.promise(7)
+    await saved(rig, log)
+    await rig.store.write_behind.durable()
+    path = log.segments[0].path
+    await rig.crash()
+    rig.lose_memory()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + b"!")
+    log = await replica(rig)
+    assert log.damage is not None
+    await rig.crash()
+    path.write_bytes(whole)
+    log = await replica(rig)
+    assert log.damage is None
+    assert log.log_end == 20
+    assert log.promised_epoch == 7
     await rig.crash()

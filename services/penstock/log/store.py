@@ -163,7 +163,7 @@ class LogStore:
         """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks."""
         known = {} if new else self.state.load()
         opened = [self._open_one(place, known.get((place.topic_id, place.partition))) for place in places]
-        self.state.save(self._record_of(partition) for partition in opened)
+        self._save_opened(opened)
         return opened
 
     async def open_patiently(self, places: Sequence[PartitionPlace]) -> list[PartitionLog]:
@@ -177,8 +177,15 @@ class LogStore:
             if time.monotonic() - turn > _WITHOUT_A_TURN:
                 await asyncio.sleep(_TURN)
                 turn = time.monotonic()
-        self.state.save(self._record_of(partition) for partition in opened)
+        self._save_opened(opened)
         return opened
+
+    def _save_opened(self, opened: list[PartitionLog]) -> None:
+        # What is damaged stays as it was saved: mended, it is the same log.
+        whole = [partition for partition in opened if partition.damage is None]
+        self.state.save(self._record_of(partition) for partition in whole)
+        for partition in whole:
+            partition.control.incarnation = self.incarnation
 
     def _open_one(self, place: PartitionPlace, record: PartitionRecord | None) -> PartitionLog:
         memory_directory = layout.partition_dir(self.memory_directory, place.topic_id, place.partition)
@@ -209,6 +216,9 @@ class LogStore:
             log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
             partition.damage = found.damage
             return partition
+        if not place.lead and not found.intact:
+            # A shell until its new storage id is saved: killed before that, it would pass for the old log.
+            found.control.incarnation = 0
         partition.producers = found.producers
         for segment in found.segments:
             if segment.memory is not None:
@@ -250,7 +260,6 @@ class LogStore:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:
                 self._delete_later(partition.reset(0))
-        partition.control.incarnation = self.incarnation
         disk = partition.config.durability is Durability.DISK
         unsynced = disk and partition.durable_end < partition.log_end
         if (partition.unflushed or unsynced) and not partition.dirty:
