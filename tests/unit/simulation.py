@@ -49,11 +49,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """At once: a thread would take real time, which is another amount of virtual time in every run."""
+        if isinstance(executor, _SlowDisk):
+            return executor.run(self, func, *args)
         done = self.create_future()
-        try:
-            done.set_result(func(*args))
-        except Exception as error:
-            done.set_exception(error)
+        _do(done, func, *args)
         return done
 
 
@@ -296,28 +295,36 @@ class _Door:
 # Logs
 
 
-class _InstantDisk:
-    """Write-behind without a thread: state is saved at once, records stay in memory."""
+class _SlowDisk:
+    """The thread of a broker's write-behind: one thing after the other, each after a while. What it has not
+    come to when the process is killed is never done."""
 
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._due = 0.0
+        self.dead = False
 
-    def note_dirty(self, partition: PartitionLog) -> None: ...
+    def run(self, loop: VirtualLoop, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        done = loop.create_future()
 
-    def save_file(self, path: Path, content: bytes) -> None: ...
+        def work() -> None:
+            if not self.dead:
+                _do(done, func, *args)
 
-    def forget_files(self, paths: set[Path]) -> None: ...
+        # Mostly at once, at times as slowly as a disk that is busy or full.
+        self._due = max(self._due, loop.time()) + self._chance.choice([0.0, 0.001, 0.02, 0.3])
+        loop.call_at(self._due, work)
+        return done
 
-    def save_state(self, partition: PartitionLog) -> None:
-        self._store.state.save([self._store._record_of(partition)])
 
-    def soon(self, work: Callable[[], None]) -> None:
-        work()
-
-    async def on_thread(self, work: Callable[[], None]) -> None:
-        work()
-
-    async def durable(self) -> None: ...
+def _do(done: asyncio.Future[Any], func: Callable[..., Any], *args: Any) -> None:
+    try:
+        result = func(*args)
+    except Exception as error:
+        done.set_exception(error)
+    else:
+        if not done.cancelled():
+            done.set_result(result)
 
 
 class SimBroker:
@@ -342,7 +349,9 @@ class SimBroker:
             draw=lambda: world.chance.getrandbits(62) | 1,
         )
         store.pool._clock = loop.time
-        store.write_behind = _InstantDisk(store)  # type: ignore[assignment]
+        self.disk = _SlowDisk(world.chance)
+        store.write_behind._thread = self.disk  # type: ignore[assignment]
+        store.write_behind.start()
         directory = ClusterDirectory(self.metadata, self.number, {})
         directory.cluster_id = "sim"
         self._tasks = [asyncio.create_task(directory._follow())]
@@ -362,14 +371,17 @@ class SimBroker:
         self.replicator.start()
 
     def crash(self) -> None:
-        """kill -9: tasks end between two instructions, memory and disk stay as they are."""
+        """kill -9: tasks end between two instructions, memory and disk stay as they are. What was on its
+        way to disk is not there: the records in memory are newer than files and saved state."""
         replicator = self.replicator
         if replicator is None:
             return
         self.world.network.crash(self.number)
         for link in replicator.links.values():
             self._tasks += link._tasks
-        for task in (*self._tasks, *replicator._tasks):
+        self.disk.dead = True
+        assert self.store.write_behind._task is not None
+        for task in (*self._tasks, *replicator._tasks, self.store.write_behind._task):
             task.cancel()
         self._tasks = []
         replicator._stopping = True
@@ -379,6 +391,9 @@ class SimBroker:
             replica.log.deleted = True
             replica.log.wake()
         replicator.replicas.clear()
+        for log in self.store.logs.values():
+            for segment in log.segments:
+                segment.close_file()
         self.store.state.close()
         self.replicator = None
 
@@ -523,8 +538,7 @@ def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
         part = log.read(offset, 1 << 20)
         if part is None:
             return found
-        assert part.view is not None
-        chunk = bytes(part.view)
+        chunk = bytes(part.view) if part.view is not None else part.segment.read_cold(part.offset, 1 << 20)
         for position, header in batch.walk(chunk, 0, len(chunk)):
             for record in decode_records(chunk[position : position + header.size]):
                 if record.value is not None:
