@@ -11,6 +11,8 @@ import selectors
 import shutil
 import tempfile
 import uuid
+from bisect import bisect_right
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,21 +189,23 @@ class _End:
         self.peer: _End | None = None
         self.open = True
         self._due = 0.0
+        self._under_way: deque[bytes] = deque()
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         if self.open and self.peer is not None:
-            content = b"".join(bytes(buffer) for buffer in buffers)
+            self._under_way.append(b"".join(bytes(buffer) for buffer in buffers))
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + self.network.delay())
-            loop.call_at(self._due, self._arrive, content)
+            loop.call_at(self._due, self._arrive)
 
-    def _arrive(self, content: bytes) -> None:
+    def _arrive(self) -> None:
+        """As TCP does: nothing is lost while the connection lives, or overtaken, it only comes late."""
         if (self.here, self.there) in self.network.stalled:
-            # As TCP does: nothing is lost while the connection lives, it only comes late.
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + 0.02)
-            loop.call_at(self._due, self._arrive, content)
+            loop.call_at(self._due, self._arrive)
             return
+        content = self._under_way.popleft()
         peer = self.peer
         if peer is None or not peer.open or peer.handler is None:
             return
@@ -302,19 +306,21 @@ class _SlowDisk:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._due = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
         self.dead = False
 
     def run(self, loop: VirtualLoop, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        done = loop.create_future()
-
-        def work() -> None:
-            if not self.dead:
-                _do(done, func, *args)
-
+        done: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(lambda: _do(done, func, *args))
         # Mostly at once, at times as slowly as a disk that is busy or full.
         self._due = max(self._due, loop.time()) + self._chance.choice([0.0, 0.001, 0.02, 0.3])
-        loop.call_at(self._due, work)
+        loop.call_at(self._due, self._work)
         return done
+
+    def _work(self) -> None:
+        work = self._waiting.popleft()
+        if not self.dead:
+            work()
 
 
 def _do(done: asyncio.Future[Any], func: Callable[..., Any], *args: Any) -> None:
@@ -392,6 +398,7 @@ class SimBroker:
             replica.log.wake()
         replicator.replicas.clear()
         for log in self.store.logs.values():
+            check_epochs(log)
             for segment in log.segments:
                 segment.close_file()
         self.store.state.close()
@@ -524,10 +531,24 @@ class World:
         for member in state.in_sync:
             log = self.brokers[member.broker].log(self.key)
             assert log is not None
+            check_epochs(log)
             there = records(log)
             for what, wanted in (("acknowledged", self.acknowledged), ("seen", self.seen)):
                 lost = {o: v for o, v in wanted.items() if o >= log.log_start and there.get(o) != v}
                 assert not lost, f"broker {member.broker} lost {len(lost)} {what}: {list(lost.items())[:3]}"
+
+
+def check_epochs(log: PartitionLog) -> None:
+    """The table that handshakes go by says the same as the records, committed or not."""
+    starts = [entry.start_offset for entry in log.epochs]
+    assert starts == sorted(starts), f"{log!r}: epochs go back: {log.epochs}"
+    for segment in log.segments:
+        content = bytes(segment.bytes_between(0, segment.size)) if segment.is_hot else segment.read_file()
+        for _, header in batch.walk(content, 0, segment.size):
+            entry = log.epochs[bisect_right(starts, header.base_offset) - 1]
+            assert entry.epoch == header.leader_epoch, (
+                f"{log!r}: epoch {header.leader_epoch} at {header.base_offset}, but {log.epochs}"
+            )
 
 
 def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
