@@ -159,3 +159,19 @@ async def test_bytes_that_a_killed_process_wrote_and_did_not_sync_are_synced_bef
     assert log.durable_end == 60
     assert synced == [0]
     await rig.store.stop()
+
+
+async def test_after_a_loss_of_power_what_was_vouched_for_is_there_in_a_log_that_counts_as_new(
+    rig: LogRig,
+) -> None:
+    log = backup(rig)
+    take(log, 1, 60)
+    await rig.store.write_behind.durable()
+    vouched, storage, ceiling = log.durable_end, log.storage_id, log.ceiling
+    await rig.crash()
+    rig.lose_memory()
+    log = backup(rig)
+    assert log.log_end == vouched == 60
+    assert log.storage_id != storage
+    assert log.lost_up_to >= ceiling > 60
+    await rig.store.stop()
