@@ -305,6 +305,7 @@ class _SlowDisk:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
+        self.slowest = chance.choice([0.001, 0.01, 0.1, 2.0])  # the last one is full
         self._due = 0.0
         self._waiting: deque[Callable[[], None]] = deque()
         self.dead = False
@@ -312,8 +313,7 @@ class _SlowDisk:
     def run(self, loop: VirtualLoop, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         done: asyncio.Future[Any] = loop.create_future()
         self._waiting.append(lambda: _do(done, func, *args))
-        # Mostly at once, at times as slowly as a disk that is busy or full.
-        self._due = max(self._due, loop.time()) + self._chance.choice([0.0, 0.001, 0.02, 0.3])
+        self._due = max(self._due, loop.time()) + self._chance.uniform(0, self.slowest)
         loop.call_at(self._due, self._work)
         return done
 
@@ -531,11 +531,11 @@ class World:
         for member in state.in_sync:
             log = self.brokers[member.broker].log(self.key)
             assert log is not None
-            check_epochs(log)
             there = records(log)
             for what, wanted in (("acknowledged", self.acknowledged), ("seen", self.seen)):
                 lost = {o: v for o, v in wanted.items() if o >= log.log_start and there.get(o) != v}
                 assert not lost, f"broker {member.broker} lost {len(lost)} {what}: {list(lost.items())[:3]}"
+            check_epochs(log)
 
 
 def check_epochs(log: PartitionLog) -> None:
