@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from log_rig import LogRig, everything, take
 
 from penstock.log.partition import PartitionLog
 from penstock.log.state import LocalState
+from penstock.log.writebehind import WriteBehind, _Round
 
 
 @pytest.fixture
@@ -279,4 +282,31 @@ async def test_a_damaged_log_is_the_same_once_it_is_mended(rig: LogRig) -> None:
     assert log.damage is None
     assert log.log_end == 20
     assert log.promised_epoch == 7
+    await rig.crash()
+
+
+async def test_a_snapshot_of_producers_that_were_cut_is_not_written_when_the_disk_takes_data_again(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    log.roll()
+    snapshot = log.segments[-1].producers_path
+    take(log, 1, 10)
+    write = WriteBehind._write_files
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def refuse(behind: WriteBehind, work: _Round) -> None:
+        monkeypatch.setattr(WriteBehind, "_write_files", write)
+        under_way.set()
+        go_on.wait()
+        raise OSError("full")
+
+    monkeypatch.setattr(WriteBehind, "_write_files", refuse)
+    await asyncio.get_running_loop().run_in_executor(None, under_way.wait)
+    rig.store.truncate(log, 5)
+    go_on.set()
+    await rig.store.write_behind.durable()
+    assert log.unflushed == 0
+    assert not snapshot.exists()
     await rig.crash()

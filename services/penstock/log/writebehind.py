@@ -77,6 +77,8 @@ class WriteBehind:
         self._record_of = record_of
         self._dirty: list[PartitionLog] = []
         self._files: list[tuple[Path, bytes]] = []
+        self._round = _Round()
+        """The one that the thread has."""
         self._changed: set[PartitionLog] = set()
         self._wanted = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -106,8 +108,9 @@ class WriteBehind:
         self._wanted.set()
 
     def forget_files(self, paths: set[Path]) -> None:
-        """Don't write these after all: what they tell of was truncated."""
+        """Don't write these after all, nor again: what they tell of was truncated."""
         self._files = [entry for entry in self._files if entry[0] not in paths]
+        self._round.files = [entry for entry in self._round.files if entry[0] not in paths]
 
     def save_state(self, partition: PartitionLog) -> None:
         self._changed.add(partition)
@@ -176,6 +179,7 @@ class WriteBehind:
             work = self._collect()
             error = await loop.run_in_executor(self._thread, self._write, work)
             self._settle(work, error, started)
+            self._round = _Round()
             if work.saved:
                 _resolve(saving)
             else:
@@ -191,7 +195,7 @@ class WriteBehind:
                 await asyncio.sleep(RETRY)
 
     def _collect(self) -> _Round:
-        work = _Round(files=self._files)
+        work = self._round = _Round(files=self._files)
         self._files = []
         dirty, self._dirty = self._dirty, []
         budget = _ROUND_BYTES
