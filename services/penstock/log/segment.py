@@ -15,7 +15,7 @@ from typing import Final
 from penstock.log.index import SparseIndex, Summary
 from penstock.log.spares import SpareFiles
 from penstock.shm import layout
-from penstock.shm.memory import MAX_TIME, WRITTEN, SegmentMemory
+from penstock.shm.memory import FLUSHED, MAX_TIME, WRITTEN, SegmentMemory
 from penstock.wire import batch
 
 LOG_SUFFIX: Final = ".log"
@@ -57,7 +57,7 @@ class Segment:
         self.committed = 0
         """Bytes that readers may have: the part below the high watermark."""
         self.flushed = 0
-        """Bytes that write-behind has handed to the file system."""
+        """Bytes that write-behind has handed to the file system; set by `note_flushed`."""
         self.max_timestamp = batch.NO_TIMESTAMP
         self.created_ms = created_ms
         self.index: SparseIndex | None = SparseIndex()
@@ -130,12 +130,18 @@ class Segment:
         """Leave nothing behind `position`, where `offset` would begin; nothing is written there again."""
         self.size = position
         self.committed = min(self.committed, position)
-        self.flushed = min(self.flushed, position)
+        self.note_flushed(min(self.flushed, position))
         self.next_offset = offset
         self.index = None  # made again from what is left, when it is needed
         if self.memory is not None:
             self.memory.words[WRITTEN] = position
         self.seal(offset)
+
+    def note_flushed(self, position: int) -> None:
+        """The file has this much. Noted in memory too: after a crash the file of that name may be older."""
+        self.flushed = position
+        if self.memory is not None:
+            self.memory.words[FLUSHED] = position
 
     def seal(self, next_base: int) -> None:
         self.sealed = True

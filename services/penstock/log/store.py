@@ -23,7 +23,7 @@ from penstock.log.compaction import compact, wants_compaction
 from penstock.log.config import Durability, LogConfig
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import SegmentPool
-from penstock.log.recovery import Recovered, complete_epochs, recover
+from penstock.log.recovery import Recovered, recover
 from penstock.log.segment import Segment
 from penstock.log.spares import SpareFiles
 from penstock.log.state import LocalState, PartitionRecord
@@ -163,7 +163,7 @@ class LogStore:
         """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks."""
         known = {} if new else self.state.load()
         opened = [self._open_one(place, known.get((place.topic_id, place.partition))) for place in places]
-        self.state.save(self._record_of(partition) for partition in opened)
+        self._save_opened(opened)
         return opened
 
     async def open_patiently(self, places: Sequence[PartitionPlace]) -> list[PartitionLog]:
@@ -177,8 +177,15 @@ class LogStore:
             if time.monotonic() - turn > _WITHOUT_A_TURN:
                 await asyncio.sleep(_TURN)
                 turn = time.monotonic()
-        self.state.save(self._record_of(partition) for partition in opened)
+        self._save_opened(opened)
         return opened
+
+    def _save_opened(self, opened: list[PartitionLog]) -> None:
+        # What is damaged stays as it was saved: mended, it is the same log.
+        whole = [partition for partition in opened if partition.damage is None]
+        self.state.save(self._record_of(partition) for partition in whole)
+        for partition in whole:
+            partition.control.incarnation = self.incarnation
 
     def _open_one(self, place: PartitionPlace, record: PartitionRecord | None) -> PartitionLog:
         memory_directory = layout.partition_dir(self.memory_directory, place.topic_id, place.partition)
@@ -199,16 +206,19 @@ class LogStore:
             on_dirty=self.write_behind.note_dirty,
             on_sealed=self._note_sealed,
         )
-        partition.log_start = max(record.log_start, found.control.log_start)  # memory is never behind
-        partition.cleaned_to = record.cleaned_to
+        partition.log_start = found.log_start
+        partition.cleaned_to = min(record.cleaned_to, found.log_end)
         partition.ceiling = record.ceiling
-        partition.epochs = [EpochStart(epoch, start) for epoch, start in record.epochs]
+        partition.epochs = [EpochStart(epoch, start) for epoch, start in found.epochs]
         self.logs[(place.topic_id, place.partition)] = partition
         if found.damage is not None:
             # Nothing of it is touched: what the operator mends is found as it was.
             log.error("%s-%d is offline: %s", place.topic, place.partition, found.damage)
             partition.damage = found.damage
             return partition
+        if not place.lead and not found.intact:
+            # A shell until its new storage id is saved: killed before that, it would pass for the old log.
+            found.control.incarnation = 0
         partition.producers = found.producers
         for segment in found.segments:
             if segment.memory is not None:
@@ -241,11 +251,8 @@ class LogStore:
         """A replica in a cluster: nothing is led, cut or committed before others were asked."""
         partition.step_down()
         partition.control.promised_epoch = max(partition.control.promised_epoch, record.promised_epoch)
-        epochs = list(record.epochs)
-        complete_epochs(epochs, partition.segments, partition.log_end)
-        partition.epochs = [EpochStart(epoch, start) for epoch, start in epochs]
         partition.lost_up_to = found.skip_to
-        partition.durable_end = partition.high_watermark
+        partition.durable_end = partition.log_start  # until the disk has had its turn
         partition.ceiling = max(partition.ceiling, partition.log_end + CEILING_STEP)
         if record.storage_id == 0 or not found.intact:
             partition.storage_id = self._draw()
@@ -253,7 +260,6 @@ class LogStore:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:
                 self._delete_later(partition.reset(0))
-        partition.control.incarnation = self.incarnation
         disk = partition.config.durability is Durability.DISK
         unsynced = disk and partition.durable_end < partition.log_end
         if (partition.unflushed or unsynced) and not partition.dirty:

@@ -48,7 +48,7 @@ class _Round:
     partitions: list[PartitionLog] = field(default_factory=list)
     copies: list[_Copy] = field(default_factory=list)
     syncs: list[Segment] = field(default_factory=list)
-    commits: list[tuple[PartitionLog, int]] = field(default_factory=list)
+    synced: list[PartitionLog] = field(default_factory=list)
     files: list[tuple[Path, bytes]] = field(default_factory=list)
     records: list[PartitionRecord] = field(default_factory=list)
     ceilings: list[tuple[PartitionLog, int]] = field(default_factory=list)
@@ -77,6 +77,8 @@ class WriteBehind:
         self._record_of = record_of
         self._dirty: list[PartitionLog] = []
         self._files: list[tuple[Path, bytes]] = []
+        self._round = _Round()
+        """The one that the thread has."""
         self._changed: set[PartitionLog] = set()
         self._wanted = asyncio.Event()
         self._urgent = asyncio.Event()
@@ -106,8 +108,9 @@ class WriteBehind:
         self._wanted.set()
 
     def forget_files(self, paths: set[Path]) -> None:
-        """Don't write these after all: what they tell of was truncated."""
+        """Don't write these after all, nor again: what they tell of was truncated."""
         self._files = [entry for entry in self._files if entry[0] not in paths]
+        self._round.files = [entry for entry in self._round.files if entry[0] not in paths]
 
     def save_state(self, partition: PartitionLog) -> None:
         self._changed.add(partition)
@@ -176,6 +179,7 @@ class WriteBehind:
             work = self._collect()
             error = await loop.run_in_executor(self._thread, self._write, work)
             self._settle(work, error, started)
+            self._round = _Round()
             if work.saved:
                 _resolve(saving)
             else:
@@ -191,7 +195,7 @@ class WriteBehind:
                 await asyncio.sleep(RETRY)
 
     def _collect(self) -> _Round:
-        work = _Round(files=self._files)
+        work = self._round = _Round(files=self._files)
         self._files = []
         dirty, self._dirty = self._dirty, []
         budget = _ROUND_BYTES
@@ -215,7 +219,8 @@ class WriteBehind:
                 if sync:
                     work.syncs.append(segment)
             if sync:
-                work.commits.append((partition, partition.log_end))
+                partition.syncing()
+                work.synced.append(partition)
             if _is_near_its_ceiling(partition):
                 self._changed.add(partition)
         for partition in self._changed:
@@ -272,9 +277,10 @@ class WriteBehind:
             log.info("disk takes the log again after: %s", self.failure)
             self.failure = None
         for copy in work.copies:
-            copy.segment.flushed = min(copy.end, copy.segment.size)  # it may have been cut meanwhile
-        for partition, offset in work.commits:
-            partition.synced(offset)
+            # Cut meanwhile, it is never written again.
+            copy.segment.note_flushed(min(copy.end, copy.segment.size))
+        for partition in work.synced:
+            partition.synced()
         self.oldest_dirty = started if self._dirty else None
 
     def _retry(self, work: _Round) -> None:

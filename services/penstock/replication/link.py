@@ -547,7 +547,12 @@ class Link(Sender):
             draft = Draft()
             draft.add(key, leadership.epoch, base, watermark, log_start, view)
             self._bulk.send(draft, [shipment], holds, [], now)
-        while backup.attached and backup.acked < backup.sent and self._bulk.channel is not None:
+        while (
+            self.led.get(key) is leadership
+            and backup.attached
+            and backup.acked < backup.sent
+            and self._bulk.channel is not None
+        ):
             self._bulk_moved.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):

@@ -48,6 +48,7 @@ a page of header keeps the batches block-aligned, so that write-behind can use d
      64  written      bytes of whole batches behind the header, stored after the batch itself
      72  next base    base offset of the following segment; -1 while this one is the newest
      80  max time     largest record timestamp in it, in milliseconds, -1 when there is none
+     88  flushed      bytes of batches that its file is known to have; for the broker's next process
    4096  batches
 
 <session>.cur, 128 bytes of header, then slots of 128 bytes, written by one reader process, which holds
@@ -122,6 +123,7 @@ SEGMENT_BASE: Final = 40
 SEGMENT_WRITTEN: Final = 64
 SEGMENT_NEXT: Final = 72
 SEGMENT_MAX_TIME: Final = 80
+SEGMENT_FLUSHED: Final = 88
 SEGMENT_HEADER: Final = 4096
 
 CURSOR_DIR: Final = "cursors"

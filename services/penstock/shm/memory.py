@@ -22,6 +22,7 @@ _NEXT: Final = layout.SEGMENT_NEXT // WORD
 
 WRITTEN: Final = layout.SEGMENT_WRITTEN // WORD
 MAX_TIME: Final = layout.SEGMENT_MAX_TIME // WORD
+FLUSHED: Final = layout.SEGMENT_FLUSHED // WORD
 
 
 class SegmentMemory:
@@ -61,6 +62,7 @@ class SegmentMemory:
         words[WRITTEN] = 0
         words[_NEXT] = -1
         words[MAX_TIME] = -1
+        words[FLUSHED] = 0
         self.view[layout.SEGMENT_TOPIC : layout.SEGMENT_TOPIC + 16] = topic_id
         words[_PARTITION] = partition
         words[_BASE] = base_offset
@@ -95,6 +97,10 @@ class SegmentMemory:
     @property
     def max_time(self) -> int:
         return self.words[MAX_TIME]
+
+    @property
+    def flushed(self) -> int:
+        return self.words[FLUSHED]
 
     @property
     def next_base(self) -> int:

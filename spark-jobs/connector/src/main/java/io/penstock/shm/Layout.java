@@ -42,6 +42,7 @@ public final class Layout {
   public static final int SEGMENT_WRITTEN = 64;
   public static final int SEGMENT_NEXT = 72;
   public static final int SEGMENT_MAX_TIME = 80;
+  public static final int SEGMENT_FLUSHED = 88;
   public static final int SEGMENT_HEADER = 4096;
 
   public static final String CURSOR_DIR = "cursors";
