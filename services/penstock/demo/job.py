@@ -57,7 +57,7 @@ class Phase:
         self._query = (
             seen.filter(length("value") > 0)
             .writeStream.format("noop")
-            .option("checkpointLocation", tempfile.mkdtemp(prefix="penstock-demo-"))
+            .option("checkpointLocation", tempfile.mkdtemp(dir=args.directory))
             .start()
         )
         self._partitions = partitions
@@ -133,6 +133,7 @@ def main() -> None:
     parser.add_argument("--servers", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--directory", required=True, help="for checkpoints; goes with the demo")
     parser.add_argument("--master", default="local[2]")
     args = parser.parse_args()
     spark = session(

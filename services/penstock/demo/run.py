@@ -117,6 +117,7 @@ class Demo:
             "job",
             *(sys.executable, "-m", "penstock.demo.job"),
             *("--servers", self._brokers.servers, "--topic", TOPIC, "--partitions", str(PARTITIONS)),
+            *("--directory", str(self._directory)),
         )
         threading.Thread(target=self._listen, args=(self._job.stdout,), daemon=True).start()
         self._wait_for("ready", 120)
