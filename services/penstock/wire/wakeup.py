@@ -6,6 +6,7 @@ Waking costs both sides: the sender, whose system call does it, and the receiver
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import Final
 
@@ -22,7 +23,9 @@ class Wakeup:
         self._socket: socket.socket | None = None
         known = transport.get_extra_info("socket")
         if known is not None and known.family != socket.AF_UNIX:
-            self._socket = socket.socket(fileno=known.fileno())  # uvloop's stand-in is slow to set options
+            # uvloop's stand-in is slow to set options. A descriptor of its own: this one closes what it has
+            # when it is forgotten, and by then the transport's number may be another connection's.
+            self._socket = socket.socket(fileno=os.dup(known.fileno()))
 
     def await_rest(self, missing: int, room: int) -> None:
         """So much is missing of a frame (0: none has begun), and there is room for so much."""
@@ -34,7 +37,7 @@ class Wakeup:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
 
     def close(self) -> None:
-        """The socket is the transport's to close."""
+        """With the transport: the connection is open for as long as this is."""
         if self._socket is not None:
-            self._socket.detach()
+            self._socket.close()
             self._socket = None
