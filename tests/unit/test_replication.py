@@ -1176,3 +1176,34 @@ def test_a_replica_that_is_placed_here_again_waits_until_the_last_one_is_gone(
         world.check()
 
     play(scenario)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_backup_whose_epochs_were_compacted_away_here_is_copied_anew(
+    play: Callable[..., None], known: int
+) -> None:
+    """The leader knows none, or only the first, of the epochs that the backup has."""
+
+    async def scenario(world: World) -> None:
+        for _ in range(2):
+            leader = await world.leading()
+            for _ in range(5):
+                assert await world.produce() is ErrorCode.none
+            leader.crash()
+            await world.until(lambda crashed=leader: other(world, crashed).led(world.key))
+            await leader.start()
+            await world.in_sync(2)
+        leader = await world.leading()
+        log = log_of(leader, world)
+        assert len(log.epochs) >= 2
+        del log.epochs[known:]
+        assert leader.replicator is not None
+        backup = other(world, leader)
+        leader.replicator.links[backup.number].hang_up()
+        await world.in_sync(1)
+        await world.in_sync(2)
+        assert log_of(backup, world).damage is None
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)

@@ -152,8 +152,11 @@ def _true_epochs(
     epochs = [(epoch, start) for epoch, start in noted.items() if start < looked_from]
     for turn in turns:
         if not epochs or turn.epoch > epochs[-1][0]:
+            # Compaction may have taken an epoch's first records, or all: what is noted in the gap is true.
+            last = epochs[-1][0] if epochs else -1
+            gone = [(epoch, start) for epoch, start in noted.items() if last < epoch < turn.epoch]
+            epochs += [(epoch, start) for epoch, start in gone if turn.behind <= start <= turn.base_offset]
             start = noted.get(turn.epoch, -1)
-            # Compaction may have taken an epoch's first records.
             known = turn.behind <= start <= turn.base_offset
             epochs.append((turn.epoch, start if known else turn.base_offset))
     return epochs

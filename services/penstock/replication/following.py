@@ -116,6 +116,7 @@ class Inbound:
             "storage": partition.storage_id,
             "end": partition.log_end,
             "start": partition.log_start,
+            "committed": partition.high_watermark,
             "epochs": [[entry.epoch, entry.start_offset] for entry in partition.epochs],
         }
 
@@ -151,7 +152,7 @@ class Inbound:
                         partition.log_start,
                         partition.log_end,
                     )
-                elif partition.high_watermark > wanted["reset"]:
+                elif partition.high_watermark > wanted["began"]:
                     raise WouldLoseCommitted(f"{partition}: asked to begin anew at {wanted['reset']}")
                 log.info("%r: copied anew from offset %d on", partition, wanted["reset"])
                 store.reset(partition, wanted["reset"])

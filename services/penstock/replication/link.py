@@ -436,11 +436,15 @@ class Link(Sender):
         cut = common_prefix(partition, [(epoch, start) for epoch, start in entry["epochs"]], entry["end"])
         if cut is None and entry["end"] == 0 == partition.log_start:
             cut = 0  # it has nothing at all
-        if cut is None or cut < partition.log_start or cut < entry["start"]:
+        # Where compaction took an epoch's records before one of the two copied the log, the tables differ:
+        # less seems common than is committed. Who leads has all of that, so the other begins anew.
+        committed: int = entry["committed"]
+        differs = cut is not None and cut < committed <= leadership.start_offset
+        if cut is None or cut < partition.log_start or cut < entry["start"] or differs:
             if listed:  # not before it has left the set, which it does by not being attached
                 self._attach_later(key)
                 return None
-            return answer | {"cut": None, "reset": partition.log_start}
+            return answer | {"cut": None, "reset": partition.log_start, "began": leadership.start_offset}
         return answer | {"cut": cut, "reset": None}
 
     def _begun(self, entry: Any) -> None:
