@@ -16,7 +16,7 @@ from etcd import needs_etcd
 pytestmark = needs_etcd
 
 TESTS = Path(__file__).resolve().parent.parent
-MINUTES = os.environ.get("CHAOS_MINUTES", "1.5")
+MINUTES = os.environ.get("CHAOS_MINUTES", "3")
 SEED = os.environ.get("CHAOS_SEED", "1")
 
 
