@@ -972,6 +972,7 @@ def test_a_replica_that_could_not_be_opened_is_tried_again_and_holds_up_no_other
         full.add("t")
         await world.brokers[1].start()
         assert world.brokers[1].log(world.key) is None
+        full.clear()
         await world.until(lambda: in_sync((new_id, 0)) == in_sync(world.key) == 2)
         assert half_way == [log_of(world.brokers[1], world)], "its memory was taken twice"
 

@@ -44,7 +44,8 @@ def compare(old: Result, new: Result, tolerance: float) -> list[Difference]:
 
 def vanished(old: Result, new: Result) -> list[Key]:
     """Variants and contenders that only the old one has: nothing tells what became of them."""
-    return [key for key in old.medians() if key not in new.medians()]
+    left = new.medians()
+    return [key for key in old.medians() if key not in left]
 
 
 def _change(compared: Ratio, better: Better, tolerance: float) -> Change:

@@ -26,7 +26,7 @@ _LOOK_SECONDS: Final = 0.2
 _STEADY_SECONDS: Final = 2.0
 _FASTER: Final = 1.05
 _TICK: Final = re.compile(r"^(\d+\.\d+) (\d+)$", re.MULTILINE)
-TUNED: Final = {
+_TUNED: Final = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.fetch.max.bytes": str(64 << 20),
@@ -37,7 +37,7 @@ SPARK: Final[dict[str, tuple[str, dict[str, str]]]] = {
     "push": ("penstock", {"mode": "push"}),
     "pull": ("penstock", {"mode": "pull"}),
     "kafka": ("kafka", {}),
-    "kafka tuned": ("kafka", TUNED),
+    "kafka tuned": ("kafka", _TUNED),
 }
 """Ways to read with Spark: the source's name and its options."""
 _FALL_BACK: Final = {"push": {"mode": "auto"}}

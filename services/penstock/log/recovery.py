@@ -336,18 +336,8 @@ def _cold_segments(
 def _walk_file(segment: Segment, *, newest: bool) -> list[_Turn]:
     """Check every batch of a file; cut what is torn from the newest, report damage in any other."""
     content = segment.read_file()
-    segment.index = SparseIndex()
-    end = 0
-    segment.next_offset = segment.base_offset
-    for position, header in batch.walk(content, 0, len(content)):
-        whole = memoryview(content)[position : position + header.size]
-        if header.base_offset < segment.next_offset or not batch.crc_matches(whole):
-            break
-        segment.index.add(header.base_offset, position, segment.max_timestamp)
-        segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
-        segment.next_offset = header.next_offset
-        end = position + header.size
-    turns = list(_turns(batch.walk(content, 0, end), segment.base_offset))
+    turns = list(_turns(_take_in(segment, content), segment.base_offset))
+    end = segment.size
     if end == len(content):
         return turns
     if not newest:
@@ -359,8 +349,25 @@ def _walk_file(segment: Segment, *, newest: bool) -> list[_Turn]:
         "cut %d torn bytes behind offset %d from %s", len(content) - end, segment.next_offset, segment.path
     )
     os.truncate(segment.path, end)
-    segment.size = segment.flushed = end
+    segment.flushed = end
     return turns
+
+
+def _take_in(segment: Segment, content: bytes) -> Iterator[batch.Located]:
+    """The batches of a file up to the first that is torn; the segment has what it was told of so far."""
+    segment.index = SparseIndex()
+    segment.size = 0
+    segment.next_offset = segment.base_offset
+    for located in batch.walk(content, 0, len(content)):
+        position, header = located
+        whole = memoryview(content)[position : position + header.size]
+        if header.base_offset < segment.next_offset or not batch.crc_matches(whole):
+            return
+        segment.index.add(header.base_offset, position, segment.max_timestamp)
+        segment.max_timestamp = max(segment.max_timestamp, header.max_timestamp)
+        segment.next_offset = header.next_offset
+        segment.size = position + header.size
+        yield located
 
 
 def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:

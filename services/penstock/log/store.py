@@ -160,9 +160,15 @@ class LogStore:
     # Partitions
 
     def open(self, places: Iterable[PartitionPlace], *, new: bool = False) -> list[PartitionLog]:
-        """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks."""
+        """Bring partitions back, or begin `new` ones, and lead them in a new epoch. It blocks.
+
+        If it fails half-way, what was opened is there for the next attempt.
+        """
         known = {} if new else self.state.load()
-        opened = [self._open_one(place, known.get((place.topic_id, place.partition))) for place in places]
+        opened = []
+        for place in places:
+            key = (place.topic_id, place.partition)
+            opened.append(self.logs[key] if key in self.logs else self._open_one(place, known.get(key)))
         self._save_opened(opened)
         return opened
 

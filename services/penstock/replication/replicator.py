@@ -72,8 +72,6 @@ class Store(Protocol):
     """What replication needs of the broker's logs."""
 
     incarnation: int
-    logs: dict[PartitionKey, PartitionLog]
-    """All that were opened, in whole or in part."""
 
     @property
     def write_behind(self) -> WriteBehindLike: ...
@@ -210,23 +208,14 @@ class Replicator:
 
     def _open(self, topic: Topic, places: list[PartitionPlace]) -> list[PartitionLog]:
         """A full disk, say, is this topic's trouble and no other's, and may be over soon: the patrol asks."""
-        tried = topic.topic_id.bytes in self._unopened
-        found = {}
-        if tried:  # that may have come half-way: what was opened is there, it is only not written down
-            for place in places:
-                key = (place.topic_id, place.partition)
-                if key in self.store.logs:
-                    found[key] = self.store.logs[key]
         try:
-            opened = self.store.open([p for p in places if (p.topic_id, p.partition) not in found])
+            opened = self.store.open(places)
         except Exception:
             log.exception("%s can't be opened here for now; it is tried again", topic.name)
             self._unopened[topic.topic_id.bytes] = self.now() + REOPEN
             return []
-        for partition in found.values():
-            self.store.write_behind.save_state(partition)
         self._unopened.pop(topic.topic_id.bytes, None)
-        return [*found.values(), *opened]
+        return opened
 
     def _reopen(self, now: float) -> None:
         for topic_id in [topic_id for topic_id, due in self._unopened.items() if now >= due]:

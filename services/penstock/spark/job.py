@@ -6,7 +6,6 @@ A job is a plain PySpark program; this spares each the same twenty lines.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import tempfile
 from typing import TYPE_CHECKING, Any
@@ -95,22 +94,16 @@ def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
 
 def run(writer: DataStreamWriter, args: argparse.Namespace) -> None:
     """Starts the query and waits for its end, or for Ctrl-C. A checkpoint that nobody named goes with it."""
-    with contextlib.ExitStack() as stack:
-        if args.checkpoint is None:
-            made = tempfile.TemporaryDirectory(prefix="penstock-checkpoint-", ignore_cleanup_errors=True)
-            args.checkpoint = stack.enter_context(made)
-        _run(writer.option("checkpointLocation", args.checkpoint), args)
-
-
-def _run(writer: DataStreamWriter, args: argparse.Namespace) -> None:
-    if getattr(args, "real_time", None):
-        writer = writer.trigger(realTime=args.real_time)  # type: ignore[call-overload]
-    elif args.once:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=args.trigger)
-    query = writer.start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
+    with tempfile.TemporaryDirectory(prefix="penstock-checkpoint-", ignore_cleanup_errors=True) as unnamed:
+        writer = writer.option("checkpointLocation", args.checkpoint or unnamed)
+        if getattr(args, "real_time", None):
+            writer = writer.trigger(realTime=args.real_time)  # type: ignore[call-overload]
+        elif args.once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=args.trigger)
+        query = writer.start()
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.bench import servers
-from penstock.bench.consumers import TUNED
+from penstock.bench.consumers import SPARK
 from penstock.bench.experiment import (
     Better,
     CannotStart,
@@ -41,12 +41,6 @@ _RECORDS: Final = "records"
 _TEXT: Final = "text"
 _TEXT_RECORD: Final = 2048
 _SLACK: Final = 1.5
-_SOURCES: Final[dict[str, tuple[str, dict[str, str]]]] = {
-    "push": ("penstock", {"mode": "push"}),
-    "pull": ("penstock", {"mode": "pull"}),
-    "kafka": ("kafka", {}),
-    "kafka tuned": ("kafka", TUNED),
-}
 
 
 def _goals(query: str, default: float, tuned: float) -> tuple[Goal, ...]:
@@ -72,7 +66,7 @@ class Subject(Experiment):
         Metric("records_per_second", "records/s", Better.MORE),
         Metric("executor_cpu_us_per_record", "us", Better.LESS),
     )
-    contenders = tuple(_SOURCES)
+    contenders = tuple(SPARK)
     baseline = "kafka"
     plots = (Plot(("seconds", "executor_cpu_us_per_record"), logarithmic=True),)
     goals = (*_goals("pass", 12, 6), *_goals("filter", 8, 5), *_goals("count", 50, 25))
@@ -149,7 +143,7 @@ class Subject(Experiment):
 
     def _read(self, contender: str, topic: str, server: Server, *, stream: bool) -> DataFrame:
         assert self._spark is not None
-        source, options = _SOURCES[contender]
+        source, options = SPARK[contender]
         reader: Any = self._spark.readStream if stream else self._spark.read
         reader = reader.format(source).options(**options).option("startingOffsets", "earliest")
         reader = reader.option("kafka.bootstrap.servers", server.address).option("subscribe", topic)
