@@ -110,7 +110,10 @@ def test_a_topic_grows_and_the_cluster_shows_itself(tmp_path: Path) -> None:
         cluster.in_sync("t", 2)
         write(cluster.bootstrap, "t", ["x"], partition=3)
 
+        penstock("topic", "create", "placed", "-p", "3", "--on", "2,1", "-b", cluster.bootstrap)
         view = json.loads(penstock("status", "--http", cluster.brokers[1].http, "--json"))["cluster"]
+        placed = [each for each in view["partitions"] if each["topic"] == "placed"]
+        assert [(each["leader"], each["replicas"]) for each in placed] == [(2, [2, 1])] * 3
         assert [(broker["broker_id"], broker["alive"]) for broker in view["brokers"]] == [
             (1, True),
             (2, True),

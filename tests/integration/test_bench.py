@@ -64,6 +64,25 @@ def test_ingest_without_kafka_reports_it_missing(tmp_path: Path) -> None:
     assert json.loads(written.read_text()) == document
 
 
+def test_ingest_with_a_backup_tells_leader_and_backup_apart(tmp_path: Path) -> None:
+    done = bench(
+        *("ingest", "--chunk", "1KiB", "--replication", "2", "--contenders", "penstock"),
+        *("-s", "0.5", "-r", "1", "--memory", "128MiB", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["failures"] == []
+    one, two = document["samples"]
+    assert (one["variant"]["replication"], two["variant"]["replication"]) == ("1", "2")
+    assert "leader_cpu_us_per_request" not in one
+    both = two["leader_cpu_us_per_request"] + two["backup_cpu_us_per_request"]
+    assert both == pytest.approx(two["cpu_us_per_request"])
+    assert two["backup_cpu_us_per_request"] < two["leader_cpu_us_per_request"], "one of them leads it all"
+    assert two["leader_cost"] == pytest.approx(two["leader_cpu_us_per_request"] / one["cpu_us_per_request"])
+    assert two["throughput_kept"] == pytest.approx(two["records_per_second"] / one["records_per_second"])
+
+
 def test_push_costs_the_broker_less_than_pull(tmp_path: Path) -> None:
     done = bench("push", "--size", "16MiB", "-s", "0.5", "-r", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -190,6 +190,11 @@ def test_what_a_broker_refuses_is_one_line_in_its_own_words(shell: Shell) -> Non
     assert "it can only get more" in shell.refused("topic", "alter", name, "-p", "1")
     assert "'durability' is not NAME=VALUE" in shell.refused("topic", "alter", name, "-c", "durability")
     assert "nothing to change" in shell.refused("topic", "alter", name)
+    assert "the only broker here is" in shell.refused("topic", "create", "placed", "-p", "1", "--on", "77")
+    assert "not broker ids" in shell.refused("topic", "create", "placed", "-p", "1", "--on", "a")
+    assert "--on takes --partitions" in shell.refused("topic", "create", "placed", "--on", "1")
+    contrary = ("-p", "1", "--on", "1,2", "--replication", "3")
+    assert "names 2 brokers" in shell.refused("topic", "create", "placed", *contrary)
     for command in ("describe", "delete"):
         assert "there is no topic 'nowhere'" in shell.refused("topic", command, "nowhere")
 

@@ -108,7 +108,10 @@ class NativeConsumers(Consumers):
         for number, share in enumerate(shares(reading.partitions, reading.consumers)):
             partitions = [str(each) for each in share]
             child = server.rig.spawn(
-                f"native-{number}", [*command, str(reading.fetch), *partitions], server=False, cpus=cpus
+                f"native-{number}",
+                [*command, str(reading.fetch), reading.query, *partitions],
+                server=False,
+                cpus=cpus,
             )
             self._children.append(child)
         for child in self._children:

@@ -1,7 +1,7 @@
-"""A native consumer, without Spark: follows the end of some partitions by Fetch and counts what comes.
+"""A native consumer, without Spark: follows the end of some partitions by Fetch and asks them a query.
 
-Run as `python -m penstock.bench.following ADDRESS TOPIC FETCH PARTITION...`; prints "ready", then a line
-every tenth of a second with the wall clock and the records so far. It runs until it is killed.
+Run as `python -m penstock.bench.following ADDRESS TOPIC FETCH QUERY PARTITION...`; prints "ready", then a
+line every tenth of a second with the wall clock and the records so far. It runs until it is killed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from typing import Final
 
+from penstock.bench.native import QUERIES
 from penstock.bench.puller import Puller
 
 _EVERY: Final = 0.1
@@ -32,9 +33,13 @@ def _ends(address: str, topic: str, partitions: list[int]) -> dict[str, dict[int
     return found
 
 
-def main(address: str, topic: str, fetch: int, partitions: list[int]) -> None:
+def main(address: str, topic: str, fetch: int, query: str, partitions: list[int]) -> None:
     ends = _ends(address, topic, partitions)
-    pullers = [Puller(leader, topic, offsets, fetch, again=False) for leader, offsets in ends.items()]
+    make = QUERIES[query]
+    visit = make and make()
+    pullers = [
+        Puller(leader, topic, offsets, fetch, again=False, visit=visit) for leader, offsets in ends.items()
+    ]
     print("ready", flush=True)
     records, told = 0, time.monotonic()
     for puller in itertools.cycle(pullers):
@@ -45,4 +50,4 @@ def main(address: str, topic: str, fetch: int, partitions: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), [int(each) for each in sys.argv[4:]])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], [int(each) for each in sys.argv[5:]])

@@ -63,9 +63,11 @@ def fill(server: Server, load: Load, size: int) -> int:
 
 def measured_load(server: Server, load: Load, seconds: float, cpus: frozenset[int] | None = None) -> Figures:
     """Produce for a while and say what it cost the broker."""
-    before = server.cpu_seconds()
+    before = [process.cpu_seconds() for process in server.processes]
     report = run_load(server, load, seconds, cpus)
-    spent = server.cpu_seconds() - before
+    each = [p.cpu_seconds() - b for p, b in zip(server.processes, before, strict=True)]
+    spent = sum(each)
+    by_broker = {f"broker_{number}_cpu_seconds": own for number, own in enumerate(each, 1)}
     return {
         "records_per_second": report["records_per_second"],
         "megabytes_per_second": report["megabytes_per_second"],
@@ -74,6 +76,7 @@ def measured_load(server: Server, load: Load, seconds: float, cpus: frozenset[in
         "cpu_us_per_request": 1e6 * spent / report["requests"],
         "cpu_us_per_record": 1e6 * spent / report["records"],
         "broker_cpu_seconds": spent,
+        **(by_broker if len(each) > 1 else {}),
         "requests": report["requests"],
         "records": report["records"],
         "refused": report["refused"],

@@ -9,7 +9,7 @@ from typing import Any, Final
 from penstock.bench import replicas
 from penstock.bench.experiment import CannotStart
 from penstock.bench.replicas import Replicated
-from penstock.bench.rig import PENSTOCK, ProcessFailed, Rig
+from penstock.bench.rig import ProcessFailed, Rig
 from penstock.bench.servers import PenstockServer
 
 _PATIENCE: Final = 60.0
@@ -22,7 +22,6 @@ class Pair:
         self, rig: Rig, memory: int, *, cpus: frozenset[int] | None = None, suspicion_ms: int | None = None
     ) -> None:
         """Where brokers are loaded to the brim on a shared CPU, a longer suspicion keeps leaders in place."""
-        self._rig = rig
         options: tuple[str, ...] = ()
         if suspicion_ms is not None:
             settings = rig.directory("settings") / "penstock.toml"
@@ -30,9 +29,7 @@ class Pair:
             options = ("--config", str(settings))
         made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus, options=options)
         assert isinstance(made, Replicated)
-        assert made.etcd is not None
         self.server = made
-        self._etcd = made.etcd.endpoint
         self.topic = ""
         self._partitions = 0
 
@@ -42,15 +39,13 @@ class Pair:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                self.server.create_topic(topic, partitions, configs, replication=2)
+                self.server.create_topic(topic, partitions, configs, 2, one_leads=True)
                 break
             except ProcessFailed as error:  # the second broker is not registered yet
                 if time.monotonic() > deadline:
                     raise CannotStart(str(error)) from None
                 time.sleep(0.2)
         self.wait_in_sync(2)
-        for partition in range(partitions):
-            self._cluster("move-leader", topic, str(partition), "1")
 
     def broker(self, number: int) -> PenstockServer:
         found = self.server.brokers[number - 1]
@@ -83,6 +78,3 @@ class Pair:
             except OSError:
                 continue
         return [{"leader": -1, "in_sync": []}] * self._partitions
-
-    def _cluster(self, *words: str) -> None:
-        self._rig.run("cluster", [*PENSTOCK, "cluster", *words, "--cluster", self._etcd], timeout=90)

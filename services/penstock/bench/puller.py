@@ -1,4 +1,4 @@
-"""A lean reader by pull: raw Fetch requests on one blocking socket, batches counted and not decoded.
+"""A lean reader by pull: raw Fetch requests on one blocking socket, batches counted and not decoded here.
 
 It stands for the least that pulling can cost on the client's side, so that what is measured is the broker.
 Two requests are on their way at once, each for half of the partitions, so that neither side waits.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from penstock.wire import batch
@@ -56,12 +56,15 @@ class Puller:
         fetch: int = PARTITION_BYTES,
         *,
         again: bool = True,
+        visit: Callable[[memoryview], None] | None = None,
     ) -> None:
+        """`visit` gets every whole batch, while it is in the buffer."""
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), 30)
         self._topic = topic.encode()
         self._fetch = fetch
         self._again = again
+        self._visit = visit
         everything = list(offsets)
         self._halves = [_Half(part, offsets) for part in (everything[::2], everything[1::2]) if part]
         self._buffer = bytearray(RESPONSE_BYTES * 2)
@@ -120,20 +123,21 @@ class Puller:
             length = _INT.unpack_from(buffer, at)[0]
             at += 4
             before = half.offsets[partition]
-            after = _next_offset(buffer, at, at + length, before)
+            after = self._walk(at, at + length, before)
             records += after - before
             size += length
             half.offsets[partition] = 0 if self._again and after >= high_watermark else after
             at += length
         return Pulled(records, size)
 
-
-def _next_offset(buffer: bytearray, position: int, end: int, offset: int) -> int:
-    """Behind the last whole batch of a run; Kafka may cut the last one short."""
-    while end - position >= batch.HEADER_SIZE:
-        base, size = batch.read_place(buffer, position)
-        if size > end - position:
-            break
-        offset = base + batch.read_last_offset_delta(buffer, position) + 1
-        position += size
-    return offset
+    def _walk(self, position: int, end: int, offset: int) -> int:
+        """The offset behind the last whole batch of a run; Kafka may cut the last one short."""
+        while end - position >= batch.HEADER_SIZE:
+            base, size = batch.read_place(self._buffer, position)
+            if size > end - position:
+                break
+            if self._visit is not None:
+                self._visit(self._view[position : position + size])
+            offset = base + batch.read_last_offset_delta(self._buffer, position) + 1
+            position += size
+        return offset

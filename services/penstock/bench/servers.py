@@ -43,11 +43,19 @@ class Server(ABC):
         return sum(process.cpu_seconds() for process in self.processes)
 
     def create_topic(
-        self, topic: str, partitions: int, configs: Mapping[str, str], replication: int = -1
+        self,
+        topic: str,
+        partitions: int,
+        configs: Mapping[str, str],
+        replication: int = -1,
+        *,
+        one_leads: bool = False,
     ) -> None:
+        """Its leaders are spread over the brokers, unless the first is to lead every partition."""
         settings = [part for pair in configs.items() for part in ("-c", "=".join(pair))]
         command = [*PENSTOCK, "topic", "create", topic, "-p", str(partitions), "-b", self.address]
-        self.rig.run("topic", [*command, "--replication", str(replication), *settings])
+        brokers = ["--on", ",".join(map(str, range(1, replication + 1)))] if one_leads else []
+        self.rig.run("topic", [*command, "--replication", str(replication), *brokers, *settings])
 
     def delete_topic(self, topic: str) -> None:
         self.rig.run("topic", [*PENSTOCK, "topic", "delete", topic, "-b", self.address])

@@ -62,8 +62,10 @@ def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         for number, name in enumerate(names, 1):
-            spent = _clock(time.monotonic() - begun)
-            typer.echo(f"==> {name}, {number} of {len(names)}, {spent} so far", err=True)
+            typer.echo(
+                f"==> {name}, {number} of {len(names)}, {_progress_of(begun, number - 1, len(names))}",
+                err=True,
+            )
             command = [sys.executable, "-m", "penstock.cli.main", "bench", name]
             command += ["--out", str(directory / f"{name}.json"), *(["--quick"] if quick else [])]
             if _wait(subprocess.Popen(command)):
@@ -74,6 +76,13 @@ def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
     finally:
         signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def _progress_of(begun: float, done: int, total: int) -> str:
+    """Experiments differ, so that the time left is a rough guess until half of them are done."""
+    spent = time.monotonic() - begun
+    left = f", about {_clock(spent / done * (total - done))} left" if done else ""
+    return f"{_clock(spent)} so far{left}"
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -39,6 +40,14 @@ def create(
         int, typer.Option("--partitions", "-p", show_default="the broker's", help="How many.")
     ] = -1,
     replication: Annotated[int, typer.Option(show_default="the broker's", help="Replicas of each.")] = -1,
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="ID,ID,...",
+            show_default="spread evenly",
+            help="Brokers that hold every partition; the first leads.",
+        ),
+    ] = "",
     config: Configs = None,
     broker: BrokerAddress = BROKER,
 ) -> None:
@@ -46,23 +55,47 @@ def create(
 
     Example: penstock topic create clicks --partitions 8 -c retention.ms=3600000 -c durability=disk
     """
-    layout = run(_create(broker, name, partitions, replication, _pairs(config)))
+    brokers = _brokers(on)
+    if brokers and replication not in (-1, len(brokers)):
+        fail(f"--on names {len(brokers)} brokers, --replication asks for {replication}")
+    if brokers and partitions < 1:
+        fail("--on takes --partitions too: how many there are is then not the broker's to say")
+    layout = run(_create(broker, name, partitions, replication, _pairs(config), brokers))
     typer.echo(f"created {name} with {layout} partition{'s' if layout != 1 else ''}")
 
 
-async def _create(broker: str, name: str, partitions: int, replication: int, configs: dict[str, str]) -> int:
+def _brokers(on: str) -> list[int]:
+    try:
+        return [int(number) for number in on.split(",")] if on else []
+    except ValueError:
+        fail(f"--on {on}: not broker ids separated by commas, as in 1,2")
+
+
+async def _create(
+    broker: str, name: str, partitions: int, replication: int, configs: dict[str, str], brokers: list[int]
+) -> int:
     from penstock.cli.kafka import Cluster
 
     async with Cluster(broker) as cluster:
-        return await create_topic(cluster, name, partitions, replication, configs)
+        return await create_topic(cluster, name, partitions, replication, configs, brokers)
 
 
 async def create_topic(
-    cluster: Cluster, name: str, partitions: int, replication: int, configs: dict[str, str]
+    cluster: Cluster,
+    name: str,
+    partitions: int,
+    replication: int,
+    configs: dict[str, str],
+    brokers: Sequence[int] = (),
 ) -> int:
-    """How many partitions it got."""
-    from kio.schema.create_topics.v7.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-    from kio.schema.types import TopicName
+    """How many partitions it got. With `brokers`, those hold every partition and the first leads it."""
+    from kio.schema.create_topics.v7.request import (
+        CreatableReplicaAssignment,
+        CreatableTopic,
+        CreatableTopicConfig,
+        CreateTopicsRequest,
+    )
+    from kio.schema.types import BrokerId, TopicName
     from kio.static.primitive import i16, i32
 
     from penstock.cli.kafka import check
@@ -71,9 +104,14 @@ async def create_topic(
         topics=(
             CreatableTopic(
                 name=TopicName(name),
-                num_partitions=i32(partitions),
-                replication_factor=i16(replication),
-                assignments=(),
+                num_partitions=i32(-1 if brokers else partitions),
+                replication_factor=i16(-1 if brokers else replication),
+                assignments=tuple(
+                    CreatableReplicaAssignment(
+                        partition_index=i32(partition), broker_ids=tuple(map(BrokerId, brokers))
+                    )
+                    for partition in range(partitions if brokers else 0)
+                ),
                 configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
             ),
         )

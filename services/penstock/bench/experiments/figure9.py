@@ -2,14 +2,13 @@
 
 They saw no difference between push and pull: the words take all the CPU. The text is made up, with words
 as frequent as Zipf's law says, or a file's (--text). A window is 5 seconds and slides by 1. Producers keep
-to a rate that is more than can be counted, and less than would push the uncounted out of memory.
+to a rate that is more than Spark can count, and less than would push the uncounted out of memory. The native
+client counts in plain Python.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from penstock.bench.colocation import Colocation, Way, parameters, scaled
+from penstock.bench.colocation import Colocation, parameters, scaled
 from penstock.bench.experiment import Parameter, Plot
 
 
@@ -28,8 +27,6 @@ class Subject(Colocation):
         ),
         Parameter("text", "", "A file with words; without it they are made up."),
     )
-    ways: ClassVar[dict[str, Way]] = {"push": Way("push"), "pull": Way("pull")}
-    contenders = tuple(ways)
     text = True
     seconds = 6.0
     in_quick_run = False

@@ -3,9 +3,9 @@
 The paper's producer drives both, over the same protocol. Steady state: our memory budget and Kafka's log
 are small enough to go round several times before anything is measured (fresh pages cost six times as
 much as recycled ones on a virtual machine), and both keep the same bytes of each partition. With two replicas
-there are two brokers, which share one CPU, and what they take is added up. They share the leaderships too, so
-that a request carries half as many chunks: compare the two by record. `bench replication` tells leader and
-backup apart.
+there are two brokers, which share one CPU: one leads every partition, the other is its backup. What they take
+is told apart and added up. `leader_cost` is the leader's CPU per request over that of a broker without a
+backup, each as fast as it can go; `bench replication` has it at the same number of requests per second too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class Subject(Experiment):
     )
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("cpu_us_per_request", "us", Better.LESS),
-        Metric("cpu_us_per_record", "us", Better.LESS),
+        Metric("leader_cpu_us_per_request", "us", Better.LESS),
+        Metric("backup_cpu_us_per_request", "us", Better.LESS),
+        Metric("leader_cost", "of one replica's", Better.LESS),
         Metric("records_per_second", "records/s", Better.MORE),
         Metric("megabytes_per_second", "MB/s", Better.MORE),
         Metric("latency_ms_p50", "ms", Better.LESS),
@@ -79,7 +81,7 @@ class Subject(Experiment):
             logarithmic=True,
         ),
     )
-    seconds = 5.0
+    seconds = 4.0
     goals: ClassVar[tuple[Goal, ...]] = (
         Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka", within={"replication": "1"}),
     )
@@ -92,12 +94,16 @@ class Subject(Experiment):
     def variants(self) -> Sequence[Variant]:
         return [
             {"replication": replication, "chunk": chunk}
-            for replication in self.options.texts("replication")
+            for replication in self._factors()
             for chunk in self.options.texts("chunk")
         ]
 
+    def _factors(self) -> list[str]:
+        """One replica is always measured: what more of them cost is told by it."""
+        return sorted({"1", *self.options.texts("replication")})
+
     def start(self, contender: str) -> None:
-        for replication in map(int, self.options.texts("replication")):
+        for replication in map(int, self._factors()):
             try:
                 self._start(contender, replication)
             except CannotStart as error:
@@ -110,7 +116,9 @@ class Subject(Experiment):
         server = replicas.make(contender, self.rig, budget, replication)
         server.start()
         configs = KEPT | (_KAFKA_SEGMENT if contender == "kafka" else {})
-        server.create_topic(TOPIC, self.options.number("partitions"), configs, replication)
+        server.create_topic(
+            TOPIC, self.options.number("partitions"), configs, replication, one_leads=replication > 1
+        )
         self._servers[contender, replication] = server
         acks = _acks(str(replication))
         fill(server, self._load(_WARM_CHUNK)._replace(acks=acks), int(budget * _TURNS))
@@ -128,20 +136,29 @@ class Subject(Experiment):
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         server = self._server(contender, variant)
-        return measured_load(server, self._load_of(variant), self.options.seconds)
+        figures = measured_load(server, self._load_of(variant), self.options.seconds)
+        if len(server.processes) > 1:
+            for role, number in (("leader", 1), ("backup", 2)):
+                spent = figures[f"broker_{number}_cpu_seconds"]
+                figures[f"{role}_cpu_us_per_request"] = 1e6 * spent / figures["requests"]
+        return figures
 
     def relate(self, samples: Sequence[Sample]) -> None:
-        """With two replicas: the share of the throughput with one, of the same broker and chunk size."""
+        """With two replicas: the share of the throughput with one, and what its leader's part costs, of the
+        same broker and chunk size."""
         newest = samples[-1]
         alike = [
             sample
             for sample in samples
             if sample.contender == newest.contender and _load_in(sample) == _load_in(newest)
         ]
-        with_one = [sample.figures["records_per_second"] for sample in alike if _replicas(sample) == "1"]
-        for sample in alike if with_one else ():
-            if _replicas(sample) != "1":
-                sample.figures["throughput_kept"] = sample.figures["records_per_second"] / median(with_one)
+        with_one = [sample.figures for sample in alike if _replicas(sample) == "1"]
+        for figures in [sample.figures for sample in alike if _replicas(sample) != "1"] if with_one else []:
+            for share, own, of_one in (
+                ("throughput_kept", "records_per_second", "records_per_second"),
+                ("leader_cost", "leader_cpu_us_per_request", "cpu_us_per_request"),
+            ):
+                figures[share] = figures[own] / median(each[of_one] for each in with_one)
 
     def versions(self) -> dict[str, str]:
         return {server.name: server.version for server in self._servers.values()}

@@ -44,7 +44,7 @@ _MEMORY: Final = 1 << 30
 _PARTITIONS: Final = 2
 _KEYS: Final = 100
 _ONE_BATCH: Final = 3600
-_WARM_UP_SECONDS: Final = 5.0
+_WARM_UP_SECONDS: Final = 3.0
 _FIRST_WARM_UP_SECONDS: Final = 20.0
 _QUICK_FIRST_WARM_UP_SECONDS: Final = 8.0
 """The first of a source's queries: the JVM compiles what it runs, on the CPU that is measured."""

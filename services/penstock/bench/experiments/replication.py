@@ -34,9 +34,7 @@ class Subject(Experiment):
         Parameter("chunk", "1KiB,16KiB,128KiB", "Chunk sizes, one record batch each.", quick="16KiB"),
         Parameter("partitions", "8", "One chunk each, per request."),
         Parameter("producers", "2,8", "Connections, each with one request on its way.", quick="2"),
-        Parameter(
-            "pace", "alike,full", "As many requests for both, or as many as each can take.", quick="alike"
-        ),
+        Parameter("pace", "alike", "alike: as many requests for both; full: as many as each can take."),
         Parameter("memory", "256MiB", "Each broker's memory budget."),
     )
     metrics: ClassVar[tuple[Metric, ...]] = (

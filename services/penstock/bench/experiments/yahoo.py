@@ -62,7 +62,7 @@ class Subject(Experiment):
         Plot(("latency_ms",), name="latency", panels="rate", distribution=True),
     )
     seconds = 8.0
-    repeat = 1
+    repeat = 2
     quick_seconds = 4.0
     quick_repeat = 1
     in_quick_run = False
