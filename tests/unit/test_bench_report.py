@@ -34,6 +34,18 @@ def test_a_section_has_the_command_the_medians_and_the_goals(tmp_path: Path) -> 
     assert "goal met: cpu_us_per_request of penstock / kafka" in text
 
 
+def test_goals_of_all_experiments_have_a_line_each(tmp_path: Path) -> None:
+    found = result()
+    found.samples.append(
+        Sample("penstock", {"replication": "1", "chunk": "4KiB"}, 0, {"cpu_us_per_request": 90.0})
+    )
+    found.samples.append(
+        Sample("kafka", {"replication": "1", "chunk": "4KiB"}, 0, {"cpu_us_per_request": 100.0})
+    )
+    text = report.goals({"ingest": report.Found(tmp_path / "x.json", found)})
+    assert "| ingest | cpu_us_per_request of penstock / kafka, replication=1 | 0.333 | 0.9 | 1 of 2 |" in text
+
+
 def test_only_what_is_between_the_marks_is_written_anew() -> None:
     document = (
         "before\n<!-- bench ingest -->\nold\n<!-- end -->\nmiddle\n<!-- bench push -->\nkept\n<!-- end -->\n"

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.bench import experiment, results
-from penstock.bench.experiment import Experiment
+from penstock.bench.experiment import Experiment, Goal
 from penstock.bench.results import Result, UnreadableResult
 
 _MARK: Final = re.compile(r"(<!-- bench ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -60,6 +60,25 @@ def section(found: Found, pictures: Sequence[str]) -> str:
     if goals:
         parts.append("\n".join(goals))
     return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def goals(found: Mapping[str, Found]) -> str:
+    """Every goal of every experiment, with the worst of its variants: a line each."""
+    lines = ["| experiment | goal | at most | worst | met |", "|---" * 5 + "|"]
+    for name, each in sorted(found.items()):
+        subject = experiment.load(name)
+        for goal in subject.goals:
+            verdicts = [verdict for verdict in each.result.judge([goal]) if verdict.met is not None]
+            if not verdicts:
+                continue
+            worst = max(verdict.value for verdict in verdicts if verdict.value is not None)
+            met = sum(bool(verdict.met) for verdict in verdicts)
+            within = f", {results.label(goal.within)}" if goal.within else ""
+            lines.append(
+                f"| {name} | {_what(goal)}{within} | {figure(goal.limit)} | {figure(worst)} "
+                f"| {'yes' if met == len(verdicts) else f'{met} of {len(verdicts)}'} |"
+            )
+    return "\n" + "\n".join(lines) + "\n\n"
 
 
 def command(result: Result, subject: type[Experiment]) -> str:
@@ -140,11 +159,16 @@ def _goals(result: Result, subject: type[Experiment]) -> list[str]:
     lines = []
     for verdict in result.judge(subject.goals):
         goal = verdict.goal
-        what = f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
         state = "not judged" if verdict.met is None else "met" if verdict.met else "**missed**"
         value = "-" if verdict.value is None else figure(verdict.value)
-        lines.append(f"- goal {state}: {what} at most {figure(goal.limit)}, {verdict.variant}: {value}")
+        lines.append(
+            f"- goal {state}: {_what(goal)} at most {figure(goal.limit)}, {verdict.variant}: {value}"
+        )
     return lines
+
+
+def _what(goal: Goal) -> str:
+    return f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
 
 
 def figure(value: float) -> str:

@@ -192,7 +192,8 @@ def report(
 ) -> None:
     """Write results as Markdown: the newest of each experiment in a directory.
 
-    A document marks the place with <!-- bench NAME --> and <!-- end -->; its pictures go beside it.
+    A document marks the place with <!-- bench NAME --> and <!-- end -->; its pictures go beside it. All goals
+    together go to <!-- bench goals -->.
 
     Example: penstock bench report artifacts/bench/20261117-040500 --into docs/benchmarks.md
     """
@@ -201,7 +202,7 @@ def report(
     found = markdown.newest(directory)
     if not found:
         fail(f"{directory} has no results of `penstock bench`")
-    sections = {}
+    sections = {"goals": markdown.goals(found)}
     for name, each in found.items():
         pictures: list[str] = []
         if into is not None:

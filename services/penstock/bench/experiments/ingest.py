@@ -80,6 +80,12 @@ class Subject(Experiment):
             panels="replication",
             logarithmic=True,
         ),
+        Plot(
+            ("leader_cost", "throughput_kept", "leader_cpu_us_per_request", "backup_cpu_us_per_request"),
+            along="chunk",
+            within={"replication": "2"},
+            name="backup",
+        ),
     )
     seconds = 4.0
     goals: ClassVar[tuple[Goal, ...]] = (
