@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 sys.path[:0] = [str(Path(__file__).parent / each) for each in (".", "unit", "faults")]
 
 from harness import BrokerProcess  # noqa: E402
+
+# A shell's background job ignores Ctrl-C and so would all that it starts; tests interrupt what they started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from etcd import needs_etcd
 pytestmark = needs_etcd
 
 TESTS = Path(__file__).resolve().parent.parent
+KEPT = TESTS.parent / "artifacts" / "chaos"
 MINUTES = os.environ.get("CHAOS_MINUTES", "3")
 SEED = os.environ.get("CHAOS_SEED", "1")
 
@@ -30,17 +35,30 @@ def chaos(out: Path, *words: str, **environment: str) -> Any:
         text=True,
     )
     print(done.stdout)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "printed.txt").write_text(done.stdout)
     assert (out / "verdict.json").exists(), done.stdout[-3000:]
     return json.loads((out / "verdict.json").read_text())
+
+
+@contextlib.contextmanager
+def kept_if_it_fails(out: Path) -> Iterator[Path]:
+    """A test that fails may be run again, and its directory is gone then: what was found is worth more."""
+    try:
+        yield out
+    except BaseException:
+        shutil.copytree(out, KEPT / f"failed-{time.strftime('%Y%m%d-%H%M%S')}", dirs_exist_ok=True)
+        raise
 
 
 @pytest.mark.timeout(900)
 def test_nothing_acknowledged_is_lost_repeated_or_moved_and_nobody_reads_what_is_not_there(
     tmp_path: Path,
 ) -> None:
-    found = chaos(tmp_path / "run", "--minutes", MINUTES, "--seed", SEED)
-    assert found["good"], (found["violations"], found["examples"])
-    assert found["acknowledged"] > 1000
+    with kept_if_it_fails(tmp_path / "run") as out:
+        found = chaos(out, "--minutes", MINUTES, "--seed", SEED)
+        assert found["good"], (found["violations"], found["examples"])
+        assert found["acknowledged"] > 1000
 
 
 @pytest.mark.timeout(300)
