@@ -7,9 +7,12 @@ a network, and only the full disk is left out of the schedule.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -89,12 +92,23 @@ class Loopback(Machines):
         super().__init__(directory, names, clocks=clocks)
         self.network: Proxies = Proxies(names, seed)
         self._hosts = {name: f"127.77.0.{number}" for number, name in enumerate(names, 1)}
+        self._began = time.time()
+        atexit.register(self._sweep)
 
     def host(self, name: str) -> str:
         return self._hosts[name]
 
     def door(self, sender: str | None, receiver: str, address: str) -> str:
         return self.network.door(sender, receiver, address)
+
+    def _sweep(self) -> None:
+        """What libfaketime had in shared memory for a process that was killed stays there."""
+        for path in Path("/dev/shm").glob("*faketime_*_*"):
+            with contextlib.suppress(FileNotFoundError):
+                found, process = path.stat(), path.name.rsplit("_", 1)[1]
+                is_ours = found.st_uid == os.geteuid() and found.st_mtime >= self._began
+                if is_ours and not Path("/proc", process).exists():
+                    path.unlink()
 
 
 class Fields(Machines):
