@@ -86,9 +86,9 @@ fuzz: $(READY) $(COMPILED)  ## a million mutated frames against a real broker
 
 MINUTES ?= 60
 SEED ?= 1
-chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60 or ROUNDS=n, from SEED=1, with timeline, plot and verdict
+chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60 or ROUNDS=n, from SEED=1, with timeline, plot and verdict; GROUND=proxies: without namespaces
 	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) --seed $(SEED) \
-	    --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
+	    $(if $(GROUND),--ground $(GROUND)) --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
 
 bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about 85 minutes; QUICK=1: in ten
 	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))

@@ -37,6 +37,10 @@ class Ground:
     def environment(self, name: str) -> dict[str, str]:
         return {}
 
+    def door(self, sender: str | None, receiver: str, address: str) -> str:
+        """Where `sender` (None: any broker) finds what listens at `address` on the machine `receiver`."""
+        return address
+
 
 class Cluster:
     def __init__(
@@ -51,28 +55,34 @@ class Cluster:
         ground = ground or Ground()
         self.etcd = EtcdProcess(directory / "etcd", ground.host("etcd"), ground.within("etcd"))
         self.brokers: dict[int, BrokerProcess] = {}
+        self._doors: list[str] = []
         for number in range(1, brokers + 1):
             name = f"broker-{number}"
-            self.brokers[number] = BrokerProcess(
+            etcd = ground.door(name, "etcd", f"{self.etcd.host}:{self.etcd.port}")
+            replication = f"{ground.host(name)}:{free_port()}"
+            broker = self.brokers[number] = BrokerProcess(
                 directory / name,
                 memory=memory,
                 options=(
-                    *("--broker-id", str(number), "--cluster", self.etcd.endpoint),
-                    *("--replication-listen", f"{ground.host(name)}:{free_port()}"),
+                    *("--broker-id", str(number), "--cluster", f"http://{etcd}"),
+                    *("--replication-listen", replication),
                 ),
                 environment={
                     "PENSTOCK_DEFAULT_REPLICATION": str(min(brokers, 3)),
                     "PENSTOCK_OFFSETS_PARTITIONS": "4",
+                    "PENSTOCK_REPLICATION_ADVERTISE": ground.door(None, name, replication),
                     **ground.environment(name),
                     **(environment or {}),
                 },
                 host=ground.host(name),
                 within=ground.within(name),
             )
+            self._doors.append(ground.door("clients", name, broker.address))
+            broker.options += ("--advertise", self._doors[-1])
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(broker.address for broker in self.brokers.values())
+        return ",".join(self._doors)
 
     def start(self) -> Self:
         try:

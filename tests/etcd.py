@@ -34,7 +34,7 @@ class EtcdProcess:
 
     def start(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
-        peer = f"http://127.0.0.1:{self._peer}"
+        peer = f"http://{self.host}:{self._peer}"
         with (self.directory / "etcd.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [

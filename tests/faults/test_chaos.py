@@ -1,4 +1,7 @@
-"""Faults of every kind from a seed, on real processes in network namespaces, under the checker's eyes."""
+"""Faults of every kind from a seed, on real processes in network namespaces, under the checker's eyes.
+
+Where there are no namespaces all of it is on the loopback, with proxies in between.
+"""
 
 from __future__ import annotations
 
@@ -62,10 +65,17 @@ def test_nothing_acknowledged_is_lost_repeated_or_moved_and_nobody_reads_what_is
 
 
 @pytest.mark.timeout(300)
+def test_the_same_with_proxies_for_a_network(tmp_path: Path) -> None:
+    only = ("one way", "etcd one way", "unplug", "delay", "loss")
+    words = ("--ground", "proxies", "--rounds", str(len(only)), "--alone", "--seed", SEED)
+    found = chaos(tmp_path / "run", *words, *(f"--only={kind}" for kind in only))
+    assert found["good"], (found["violations"], found["examples"])
+    assert found["rounds"] == len(only)
+
+
+@pytest.mark.timeout(300)
 def test_a_build_that_acknowledges_before_its_backup_has_the_data_is_caught(tmp_path: Path) -> None:
     """Other broken rules need more luck than two rounds; tests/unit/test_replication*.py hold each."""
-    if subprocess.run(["unshare", "--net", "true"], check=False).returncode:
-        pytest.skip("needs network namespaces")
     words = ("--rounds", "2", "--only", "isolate", "--role", "leader", "--patience", "20", "--alone")
     found = chaos(tmp_path / "run", *words, PENSTOCK_BREAK="ack-before-backup")
     assert not found["good"]

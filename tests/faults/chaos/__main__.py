@@ -60,12 +60,14 @@ class Acknowledgements:
 
 
 class Run:
-    def __init__(self, told: argparse.Namespace, fields: ground.Fields | None, directory: Path) -> None:
+    def __init__(self, told: argparse.Namespace, machines: ground.Machines, directory: Path) -> None:
         self._told = told
         self._out: Path = told.out
-        self._cluster = Cluster(directory, BROKERS, ground=fields, memory="48MiB")
-        self._stage = Stage(self._cluster, fields)
-        self._possible = tuple(told.only) or faults.kinds(fields)
+        self._cluster = Cluster(directory, BROKERS, ground=machines, memory="48MiB")
+        self._stage = Stage(self._cluster, machines)
+        self._possible = tuple(told.only) or faults.kinds(
+            disks=machines.has_disks, clocks=machines.has_clocks
+        )
         self._history = History(self._out / "harness.jsonl")
         self._acknowledged = Acknowledgements(self._out)
         self._zero = 0.0
@@ -238,23 +240,26 @@ def main() -> int:
     parser.add_argument("--role", choices=["leader", "backup", "anybody"], help="whom faults hit")
     parser.add_argument("--alone", action="store_true", help="no second fault on top of the first")
     parser.add_argument("--patience", type=float, default=180, help="seconds to recover from a round")
+    parser.add_argument("--ground", choices=["namespaces", "proxies"], help="not the first that can be had")
     parser.add_argument("--out", type=Path, required=True, help="a directory that doesn't exist")
     told = parser.parse_args()
     if not told.minutes and not told.rounds:
         parser.error("say --minutes or --rounds")
-    inside = ground.enter(sys.argv[1:])
+    inside = told.ground != "proxies" and ground.enter(sys.argv[1:])
+    if told.ground == "namespaces" and not inside:
+        parser.error("no namespaces here")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a namespace has no default
     told.out = told.out.resolve()
     told.out.mkdir(parents=True)
     directory = told.out / "machines"
     names = ["etcd", *(f"broker-{number}" for number in range(1, BROKERS + 1))]
     clocks = not told.only or any(kind in told.only for kind in faults.WITH_CLOCKS)
-    fields = ground.Fields(directory, names, told.seed, clocks=clocks) if inside else None
-    if fields is None:
-        say("no namespaces here: no faults of the network, the disk's size and the clock")
-    elif clocks and not fields.has_clocks:
+    machines = (ground.Fields if inside else ground.Loopback)(directory, names, told.seed, clocks=clocks)
+    if not inside:
+        say("on the loopback: proxies for a network, and no full disk")
+    if clocks and not machines.has_clocks:
         say("no libfaketime here: no steps of the clock")
-    verdict = Run(told, fields, directory).run()
+    verdict = Run(told, machines, directory).run()
     say(str(verdict))
     return 0 if verdict.is_good else 1
 

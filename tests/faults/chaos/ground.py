@@ -1,19 +1,23 @@
 """Where a cluster under faults stands: namespaces of its own for mounts, processes and networks.
 
 Everything is gone when the process that entered is gone: brokers, shared memory, mounts, interfaces. Needs
-root or user namespaces; where neither is allowed the cluster stands on the loopback, and the
-faults that need more are left out of the schedule.
+root or user namespaces; where neither is allowed the cluster stands on the loopback, with proxies for
+a network, and only the full disk is left out of the schedule.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from chaos.network import Network
+from chaos.proxies import Proxies
 from cluster import Ground
 
 _INSIDE: Final = "CHAOS_INSIDE"
@@ -42,37 +46,24 @@ def enter(arguments: list[str]) -> bool:
     return False  # not reached: another program has this process now
 
 
-class Fields(Ground):
-    """Machines of their own: each with an address, a disk that can fill up and a clock that can step."""
+class Machines(Ground):
+    """Each with a network around it that can fail and a clock that can step."""
 
-    def __init__(self, directory: Path, names: list[str], seed: int, *, clocks: bool = True) -> None:
+    has_disks: ClassVar = False
+    """Whether they can fill up."""
+    network: Network | Proxies
+
+    def __init__(self, directory: Path, names: list[str], *, clocks: bool) -> None:
         """Without clocks that can step all is much faster: libfaketime is in the way of every look at one."""
-        for place in ("/run", "/dev/shm"):
-            _mount(place, _ROOMY)
-        self.network = Network(seed)
         self._directory = directory
         self._library = next(iter(sorted(Path("/").glob(_CLOCK[1:]))), None) if clocks else None
         for name in names:
-            self.network.add(name)
-            if name != "etcd":
-                disk = self.disk(name)
-                disk.mkdir(parents=True)
-                _mount(str(disk), _ROOMY)
             self.step_clock(name, 0)
 
     @property
     def has_clocks(self) -> bool:
         """Whether libfaketime is here (Debian: libfaketime)."""
         return self._library is not None
-
-    def disk(self, name: str) -> Path:
-        return self._directory / name / "data"
-
-    def host(self, name: str) -> str:
-        return self.network.address(name)
-
-    def within(self, name: str) -> tuple[str, ...]:
-        return self.network.within(name)
 
     def environment(self, name: str) -> dict[str, str]:
         if self._library is None:
@@ -85,7 +76,66 @@ class Fields(Ground):
             "DONT_FAKE_MONOTONIC": "1",
         }
 
-    # Faults
+    def step_clock(self, name: str, seconds: int) -> None:
+        """Its wall clock is off by so much from now on."""
+        self._clock(name).parent.mkdir(parents=True, exist_ok=True)
+        self._clock(name).write_text(f"{seconds:+d}\n")
+
+    def _clock(self, name: str) -> Path:
+        return self._directory / name / "clock"
+
+
+class Loopback(Machines):
+    """All on this machine, each with an address that nobody's outgoing connection has taken a port of."""
+
+    def __init__(self, directory: Path, names: list[str], seed: int, *, clocks: bool = True) -> None:
+        super().__init__(directory, names, clocks=clocks)
+        self.network: Proxies = Proxies(names, seed)
+        self._hosts = {name: f"127.77.0.{number}" for number, name in enumerate(names, 1)}
+        self._began = time.time()
+        atexit.register(self._sweep)
+
+    def host(self, name: str) -> str:
+        return self._hosts[name]
+
+    def door(self, sender: str | None, receiver: str, address: str) -> str:
+        return self.network.door(sender, receiver, address)
+
+    def _sweep(self) -> None:
+        """What libfaketime had in shared memory for a process that was killed stays there."""
+        for path in Path("/dev/shm").glob("*faketime_*_*"):
+            with contextlib.suppress(FileNotFoundError):
+                found, process = path.stat(), path.name.rsplit("_", 1)[1]
+                is_ours = found.st_uid == os.geteuid() and found.st_mtime >= self._began
+                if is_ours and not Path("/proc", process).exists():
+                    path.unlink()
+
+
+class Fields(Machines):
+    """In namespaces: each with a network of its own, and a disk that can fill up."""
+
+    has_disks = True
+
+    def __init__(self, directory: Path, names: list[str], seed: int, *, clocks: bool = True) -> None:
+        for place in ("/run", "/dev/shm"):
+            _mount(place, _ROOMY)
+        super().__init__(directory, names, clocks=clocks)
+        self.network: Network = Network(seed)
+        for name in names:
+            self.network.add(name)
+            if name != "etcd":
+                disk = self.disk(name)
+                disk.mkdir(parents=True)
+                _mount(str(disk), _ROOMY)
+
+    def disk(self, name: str) -> Path:
+        return self._directory / name / "data"
+
+    def host(self, name: str) -> str:
+        return self.network.address(name)
+
+    def within(self, name: str) -> tuple[str, ...]:
+        return self.network.within(name)
 
     def fill_disk(self, name: str) -> None:
         """Not one page more can be written, or a few, if it is written to while it is looked at."""
@@ -101,14 +151,6 @@ class Fields(Ground):
 
     def empty_disk(self, name: str) -> None:
         _mount(str(self.disk(name)), _ROOMY, "remount,")
-
-    def step_clock(self, name: str, seconds: int) -> None:
-        """Its wall clock is off by so much from now on."""
-        self._clock(name).parent.mkdir(parents=True, exist_ok=True)
-        self._clock(name).write_text(f"{seconds:+d}\n")
-
-    def _clock(self, name: str) -> Path:
-        return self._directory / name / "clock"
 
 
 def _mount(place: str, size: str, how: str = "") -> None:
