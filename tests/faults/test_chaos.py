@@ -68,9 +68,10 @@ def test_nothing_acknowledged_is_lost_repeated_or_moved_and_nobody_reads_what_is
 def test_the_same_with_proxies_for_a_network(tmp_path: Path) -> None:
     only = ("one way", "etcd one way", "unplug", "delay", "loss")
     words = ("--ground", "proxies", "--rounds", str(len(only)), "--alone", "--seed", SEED)
-    found = chaos(tmp_path / "run", *words, *(f"--only={kind}" for kind in only))
-    assert found["good"], (found["violations"], found["examples"])
-    assert found["rounds"] == len(only)
+    with kept_if_it_fails(tmp_path / "run") as out:
+        found = chaos(out, *words, *(f"--only={kind}" for kind in only))
+        assert found["good"], (found["violations"], found["examples"])
+        assert found["rounds"] == len(only)
 
 
 @pytest.mark.timeout(300)
