@@ -110,7 +110,9 @@ def everything(log: PartitionLog) -> list[Record]:
         part = log.read(offset, 1 << 20)
         if part is None:
             return found
-        chunk = bytes(part.view) if part.view is not None else part.segment.read_cold(part.offset, 1 << 20)
+        segment = part.segment
+        cold = part.view is None
+        chunk = segment.read_cold(part.offset, 1 << 20, segment.committed) if cold else bytes(part.view)
         if not chunk:
             return found
         for position, header in batch.walk(chunk, 0, len(chunk)):

@@ -5,15 +5,18 @@ metadata store and clock. One seed, one schedule; thousands of virtual seconds a
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import json
 import random
-import selectors
 import shutil
 import tempfile
 import uuid
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextvars import Context
+from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +42,41 @@ from penstock.wire.records import Record, decode_records, encode_batch
 interpreted = pytest.mark.skipif(penstock.COMPILED, reason="patches what is compiled: `make pure` runs it")
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Sleeping takes no time: the clock jumps to the next thing to do."""
+class VirtualLoop(asyncio.BaseEventLoop):
+    """Sleeping takes no time: the clock jumps to the next thing to do. Nothing comes from outside, so there is
+    nothing to select from; what is due at the same moment is done in the order it was asked for."""
+
+    _ready: deque[asyncio.Handle]
 
     def __init__(self) -> None:
+        super().__init__()
         self.virtual_now = 0.0
-        super().__init__(_Jumping(self))
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = itertools.count()
 
     def time(self) -> float:
         return self.virtual_now
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._timers, (when, next(self._count), timer))
+        return timer
+
+    def _run_once(self) -> None:
+        ready, timers = self._ready, self._timers
+        while timers and (not ready or timers[0][0] <= self.virtual_now):
+            when, _, timer = heappop(timers)
+            if not timer.cancelled():
+                self.virtual_now = max(self.virtual_now, when)
+                ready.append(timer)
+        if not ready:
+            raise RuntimeError("everybody waits for somebody else")
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """At once: a thread would take real time, which is another amount of virtual time in every run."""
@@ -56,17 +85,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         done = self.create_future()
         _do(done, func, *args)
         return done
-
-
-class _Jumping(selectors.SelectSelector):
-    def __init__(self, loop: VirtualLoop) -> None:
-        super().__init__()
-        self._loop = loop
-
-    def select(self, timeout: float | None = None) -> Any:
-        if timeout is not None and timeout > 0:
-            self._loop.virtual_now += timeout
-        return super().select(0)
 
 
 def simulate(scenario: Coroutine[Any, Any, None]) -> None:
@@ -448,6 +466,8 @@ class World:
         """Offset and value of what a producer was told is safe."""
         self.seen: dict[int, bytes] = {}
         """Offset and value of what any reader ever got."""
+        self._read_up_to: dict[tuple[PartitionLog, int], int] = {}
+        """By log and term."""
         self.outcomes: dict[ErrorCode, int] = {}
         self._number = 0
         placed = list(self.brokers)[: replicas or brokers]
@@ -493,6 +513,15 @@ class World:
         found: SimBroker = await self.until(self.leader)
         return found
 
+    def settled(self) -> bool:
+        """Everybody is in sync, and knows that all is committed."""
+        state, leader = self.state, self.leader()
+        led = leader.led(self.key) if leader is not None else None
+        if state is None or led is None or len(state.in_sync) < len(self.brokers):
+            return False
+        logs = [self.brokers[member.broker].log(self.key) for member in state.in_sync]
+        return all(log is not None and led.log_end == log.log_end == log.high_watermark for log in logs)
+
     # Clients
 
     async def produce(self, log: PartitionLog | None = None, timeout: float = 3.0) -> ErrorCode:
@@ -516,9 +545,12 @@ class World:
         return code
 
     def read(self, log: PartitionLog, behind: int = 40) -> None:
-        """The newest that a consumer of this leader can have; an offset means the same record for ever."""
-        for offset, value in records(log, log.high_watermark - behind).items():
+        """What a consumer of this leader can have: of a new one the newest again, then what it adds. An offset
+        means the same record for ever."""
+        start = self._read_up_to.get((log, log.term), log.high_watermark - behind)
+        for offset, value in records(log, start).items():
             assert self.seen.setdefault(offset, value) == value, f"offset {offset} changed its meaning"
+        self._read_up_to[log, log.term] = log.high_watermark
 
     def read_all(self) -> None:
         for broker in self.brokers.values():
@@ -561,9 +593,15 @@ def records(log: PartitionLog, start: int = 0) -> dict[int, bytes]:
         part = log.read(offset, 1 << 20)
         if part is None:
             return found
-        chunk = bytes(part.view) if part.view is not None else part.segment.read_cold(part.offset, 1 << 20)
+        segment = part.segment
+        cold = part.view is None
+        chunk = segment.read_cold(part.offset, 1 << 20, segment.committed) if cold else bytes(part.view)
         for position, header in batch.walk(chunk, 0, len(chunk)):
-            for record in decode_records(chunk[position : position + header.size]):
-                if record.value is not None:
-                    found[record.offset] = record.value
+            found.update(_values(chunk[position : position + header.size]))
             offset = header.next_offset
+
+
+@functools.lru_cache(maxsize=4096)
+def _values(encoded: bytes) -> dict[int, bytes]:
+    """By offset; remembered, since every reader of every replica gets the same batches."""
+    return {record.offset: record.value for record in decode_records(encoded) if record.value is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
 from penstock.replication.replicator import Patience
 from penstock.shm.memory import SegmentMemory
+from penstock.wire import batch
 from penstock.wire.batch import Buffer
 from penstock.wire.errors import ErrorCode
 
@@ -574,6 +576,37 @@ async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
     (again,) = rig.open({"segment.bytes": "4096"})
     assert [record.value for record in everything(again)] == expected
     await rig.crash()
+    rig.close()
+
+
+async def test_what_was_cut_from_a_log_on_disk_is_gone_before_its_file_is_cut_r5(tmp_path: Path) -> None:
+    """Found by the simulation: a backup copied the tail that its leader, before it led, had been told to cut."""
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    for sequence, value in enumerate([b"a", b"b", b"cut", b"cut too"]):
+        put(log, [value], producer=(9, 0, sequence))
+    await rig.store.stop()
+    rig.lose_memory()
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    disk_goes_on = threading.Event()
+    rig.store.write_behind.soon(lambda: None if disk_goes_on.wait() else None)
+    try:
+        rig.store.truncate(log, 2)
+        cut = log.segments[0]
+        assert not cut.is_hot
+        assert cut.path.stat().st_size > cut.size
+        assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is False, "its producer was taken back, too"
+        put(log, [b"d"], producer=(9, 0, 3))
+        log.commit(4)
+        sent = cut.read_cold(0, 1 << 20, cut.size)
+        assert [header.base_offset for _, header in batch.walk(sent, 0, len(sent))] == [0, 1]
+        assert [record.value for record in everything(log)] == [b"a", b"b", b"c", b"d"]
+        assert len(cut.read_file()) == cut.size
+    finally:
+        disk_goes_on.set()
+    await rig.store.stop()
     rig.close()
 
 

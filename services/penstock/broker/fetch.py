@@ -179,8 +179,9 @@ class FetchHandler:
                 fetched = found.topics[topic_at].partitions
                 entry = fetched[partition_at]
                 try:
+                    segment = part.segment
                     records = await loop.run_in_executor(
-                        self._disk, part.segment.read_cold, part.offset, limit
+                        self._disk, segment.read_cold, part.offset, limit, segment.committed
                     )
                     fetched[partition_at] = entry._replace(records=records)
                     count = sum(header.record_count for _, header in batch.walk(records, 0, len(records)))

@@ -69,7 +69,10 @@ class ConsumerOffsets:
             if part is None:
                 return
             if part.view is None:
-                chunk = await loop.run_in_executor(None, part.segment.read_cold, part.offset, _READ)
+                segment = part.segment
+                chunk = await loop.run_in_executor(
+                    None, segment.read_cold, part.offset, _READ, segment.committed
+                )
             else:
                 chunk = bytes(part.view)
             if not chunk:

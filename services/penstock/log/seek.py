@@ -34,7 +34,7 @@ def content(segment: Segment) -> Buffer:
     """The committed bytes of a segment. Reads a file when it is cold: call it on a disk thread then."""
     if segment.memory is not None:
         return segment.bytes_between(0, segment.committed)
-    return segment.read_file()
+    return segment.read_file()[: segment.committed]
 
 
 def first_at(segment: Segment, buffer: Buffer, timestamp: int, log_start: int) -> Found | None:

@@ -286,15 +286,17 @@ class Segment:
                 spares.drop(path, lambda: self.is_read)
 
     def read_file(self) -> bytes:
+        """What the file has of the segment: one that was cut may still be longer, until the disk gets to it."""
         self.is_read = True
-        return self.path.read_bytes()
+        return self.path.read_bytes()[: self.size]
 
     def read_producers_file(self) -> bytes:
         self.is_read = True
         return self.producers_path.read_bytes()
 
-    def read_cold(self, offset: int, limit: int) -> bytes:
-        """Whole batches from the one that holds `offset` on, `limit` bytes or one batch."""
+    def read_cold(self, offset: int, limit: int, end: int) -> bytes:
+        """Whole batches from the one that holds `offset` on, `limit` bytes or one batch, none behind `end`: the
+        file may have what was cut from the log, or is not committed."""
         index = self.load_index()
         self.is_read = True
         with self.path.open("rb", buffering=0) as file:
@@ -302,17 +304,17 @@ class Segment:
             position = index.position_for_offset(offset)
             while True:
                 head = os.pread(descriptor, batch.HEADER_SIZE, position)
-                if len(head) < batch.HEADER_SIZE:
+                if position >= end or len(head) < batch.HEADER_SIZE:
                     return b""
                 base, size = batch.read_place(head, 0)
                 if base + batch.read_last_offset_delta(head, 0) >= offset:
                     break
                 position += size
-            chunk = os.pread(descriptor, max(limit, size), position)
-        end = 0
+            chunk = os.pread(descriptor, min(max(limit, size), end - position), position)
+        whole = 0
         for start, header in batch.walk(chunk, 0, len(chunk)):
-            end = start + header.size
-        return chunk[:end]
+            whole = start + header.size
+        return chunk[:whole]
 
 
 def _write_all(descriptor: int, memory: SegmentMemory, start: int, end: int) -> None:

@@ -683,7 +683,7 @@ class Replicator:
         return None if found is None else (found.replication_host, found.replication_port)
 
     async def read_cold(self, segment: Segment, offset: int, limit: int) -> bytes:
-        return await self._loop.run_in_executor(None, segment.read_cold, offset, limit)
+        return await self._loop.run_in_executor(None, segment.read_cold, offset, limit, segment.size)
 
     def _accept(self, channel: Channel) -> Inbound:
         return Inbound(self, channel)
