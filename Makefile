@@ -15,7 +15,7 @@ PURE_TESTS := $(addprefix tests/unit/test_,log.py produce.py records.py wire_mes
 # Real processes share two noisy cores here: what fails is tried once more, and the summary names it.
 AGAIN := --reruns 1 -r R --timeout 300
 
-.PHONY: help demo test test-compose test-k8s chart lint types unit pure compile fuzz chaos bench clean constraints wheel system
+.PHONY: help demo test test-compose test-k8s chart lint types unit pure compile fuzz simulate chaos bench clean constraints wheel system
 
 help:  ## show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -84,10 +84,13 @@ chart:  ## copy into the Helm chart what it ships of the rest of the project
 fuzz: $(READY) $(COMPILED)  ## a million mutated frames against a real broker
 	@FUZZ_FRAMES=1000000 $(BIN)/pytest tests/integration/test_fuzz.py --timeout 7200
 
-MINUTES ?= 60
 SEED ?= 1
+simulate: $(READY) $(COMPILED)  ## thousands of schedules of faults on a simulated cluster, for MINUTES=1, from SEED=1; SCHEDULES=1 SEED=n: that one, with its log
+	@PYTHONPATH=tests/unit $(BIN)/python -m simulate --seed $(SEED) \
+	    $(if $(SCHEDULES),--schedules $(SCHEDULES),--minutes $(or $(MINUTES),1))
+
 chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60 or ROUNDS=n, from SEED=1, with timeline, plot and verdict; GROUND=proxies: without namespaces
-	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(MINUTES)) --seed $(SEED) \
+	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(or $(MINUTES),60)) --seed $(SEED) \
 	    $(if $(GROUND),--ground $(GROUND)) --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
 
 bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about 85 minutes; QUICK=1: in ten

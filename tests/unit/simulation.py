@@ -1,5 +1,5 @@
 """A cluster without sockets, threads or real time: the real replication code on a simulated network,
-metadata store and clock. One seed, one schedule; thousands of virtual seconds a minute.
+metadata store and clock. One seed, one schedule; thousands of them a minute.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ interpreted = pytest.mark.skipif(penstock.COMPILED, reason="patches what is comp
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Sleeping takes no time: the clock jumps to the next thing to do. Nothing comes from outside, so there is
-    nothing to select from; what is due at the same moment is done in the order it was asked for."""
+    """Sleeping takes no time: the clock jumps to the next thing to do. Nothing comes from outside, so there
+    is nothing to select from; what is due at the same moment is done in the order it was asked for."""
 
     _ready: deque[asyncio.Handle]
 
@@ -545,8 +545,8 @@ class World:
         return code
 
     def read(self, log: PartitionLog, behind: int = 40) -> None:
-        """What a consumer of this leader can have: of a new one the newest again, then what it adds. An offset
-        means the same record for ever."""
+        """What a consumer of this leader can have: of a new one the newest again, then what it adds. An
+        offset means the same record for ever."""
         start = self._read_up_to.get((log, log.term), log.high_watermark - behind)
         for offset, value in records(log, start).items():
             assert self.seen.setdefault(offset, value) == value, f"offset {offset} changed its meaning"

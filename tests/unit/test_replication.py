@@ -580,7 +580,7 @@ async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
 
 
 async def test_what_was_cut_from_a_log_on_disk_is_gone_before_its_file_is_cut_r5(tmp_path: Path) -> None:
-    """Found by the simulation: a backup copied the tail that its leader, before it led, had been told to cut."""
+    """Found by the simulation: a backup copied what its leader, before it led, had been told to cut."""
     rig = LogRig(tmp_path)
     (log,) = rig.open(lead=False)
     log.replicated = True
@@ -591,7 +591,11 @@ async def test_what_was_cut_from_a_log_on_disk_is_gone_before_its_file_is_cut_r5
     (log,) = rig.open(lead=False)
     log.replicated = True
     disk_goes_on = threading.Event()
-    rig.store.write_behind.soon(lambda: None if disk_goes_on.wait() else None)
+
+    def be_slow() -> None:
+        disk_goes_on.wait()
+
+    rig.store.write_behind.soon(be_slow)
     try:
         rig.store.truncate(log, 2)
         cut = log.segments[0]

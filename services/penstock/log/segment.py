@@ -286,7 +286,7 @@ class Segment:
                 spares.drop(path, lambda: self.is_read)
 
     def read_file(self) -> bytes:
-        """What the file has of the segment: one that was cut may still be longer, until the disk gets to it."""
+        """What the file has of the segment; that of one that was cut stays longer until the disk gets to it."""
         self.is_read = True
         return self.path.read_bytes()[: self.size]
 
@@ -295,8 +295,8 @@ class Segment:
         return self.producers_path.read_bytes()
 
     def read_cold(self, offset: int, limit: int, end: int) -> bytes:
-        """Whole batches from the one that holds `offset` on, `limit` bytes or one batch, none behind `end`: the
-        file may have what was cut from the log, or is not committed."""
+        """Whole batches from the one that holds `offset` on, `limit` bytes or one batch, none behind `end`:
+        the file may have what was cut from the log, or is not committed."""
         index = self.load_index()
         self.is_read = True
         with self.path.open("rb", buffering=0) as file:
