@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from schedules import play
 from simulation import interpreted
 
-from penstock.replication import link
+from penstock.replication import link, sabotage
 from penstock.replication.leadership import Leadership
 
 SEEDS = int(os.environ.get("SIM_SEEDS", "60"))
@@ -39,6 +42,19 @@ def caught(seeds: int = 200) -> bool:
             if "not within" not in str(error):
                 return True
     return False
+
+
+@pytest.mark.skipif("PENSTOCK_PURE" in os.environ, reason="once is enough, and faster compiled")
+@pytest.mark.parametrize("rule", sorted(sabotage.RULES))
+def test_a_build_without_a_rule_is_caught(rule: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import test_replication_chaos as t; raise SystemExit(not t.caught(400))"],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PENSTOCK_BREAK": rule},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @interpreted

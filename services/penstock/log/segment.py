@@ -286,7 +286,7 @@ class Segment:
                 spares.drop(path, lambda: self.is_read)
 
     def read_file(self) -> bytes:
-        """What the file has of the segment; that of one that was cut stays longer until the disk gets to it."""
+        """What the file has of the segment; after a cut it has more than that until the disk gets to it."""
         self.is_read = True
         return self.path.read_bytes()[: self.size]
 
