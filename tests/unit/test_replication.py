@@ -614,6 +614,32 @@ async def test_what_was_cut_from_a_log_on_disk_is_gone_before_its_file_is_cut_r5
     rig.close()
 
 
+async def test_a_crash_before_the_file_of_a_cut_log_is_cut_loses_nothing_r1(tmp_path: Path) -> None:
+    """Found by the simulation: the log passed for another one, and nobody was left to lead."""
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    for value in (b"a", b"b", b"cut", b"cut too"):
+        put(log, [value])
+    await rig.store.stop()
+    rig.lose_memory()
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    rig.store._cut_later = lambda segments: None  # type: ignore[method-assign]
+    rig.store.truncate(log, 2)
+    put(log, [b"c"])
+    log.commit(3)
+    storage = log.storage_id
+    assert log.segments[0].path.stat().st_size > log.segments[0].size
+    await rig.crash()
+    (again,) = rig.open(lead=False)
+    assert again.storage_id == storage
+    assert [record.value for record in everything(again)] == [b"a", b"b", b"c"]
+    assert again.segments[0].path.stat().st_size == again.segments[0].size
+    await rig.crash()
+    rig.close()
+
+
 def test_the_watermark_stands_still_below_min_insync_replicas_r6(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         leader = await world.leading()

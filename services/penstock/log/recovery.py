@@ -326,11 +326,22 @@ def _cold_segments(
             segment.next_offset, segment.max_timestamp = summary.next_offset, summary.max_timestamp
         else:
             turns += _walk_file(segment, newest=newest)
+        if below is not None and segment.next_offset > below:
+            _cut_again(segment, below)
         if segment.size > 0:
             segments.append(segment)
         else:
             segment.delete_files()
     return segments
+
+
+def _cut_again(segment: Segment, offset: int) -> None:
+    """The log was cut and goes on in memory at `offset`; the crash came before the file was cut as well."""
+    position = segment.position_on_disk(offset)
+    base, _ = batch.read_place(segment.read_file(), position)
+    if base == offset:
+        segment.cut(position, offset)
+        segment.cut_file()
 
 
 def _walk_file(segment: Segment, *, newest: bool) -> list[_Turn]:
