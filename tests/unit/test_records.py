@@ -223,7 +223,8 @@ class MockBroker:
         answer = self.call(request, produce_v3.response.ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code is ErrorCode.none
 
-    def fetch(self, topic: str) -> bytes:
+    def fetch(self, topic: str, offset: int) -> bytes:
+        """The next batch only, if the producer wrote several."""
         request = fetch_request.FetchRequest(
             replica_id=-1,
             max_wait=timedelta(seconds=1),
@@ -233,7 +234,7 @@ class MockBroker:
                     topic=topic,
                     partitions=(
                         fetch_request.FetchPartition(
-                            partition=0, fetch_offset=0, partition_max_bytes=1 << 24
+                            partition=0, fetch_offset=offset, partition_max_bytes=1 << 24
                         ),
                     ),
                 ),
@@ -293,13 +294,13 @@ def test_we_read_what_confluent_writes(compression: Compression) -> None:
                 "t", b"value %d " % i * 20, b"key", partition=0, timestamp=NOW + i, headers={"h": b"x"}
             )
         assert producer.flush(10) == 0
-        stored = broker.fetch("t")
         read: list[Record] = []
-        while stored:
-            size = read_header(stored).size
-            assert read_header(stored).compression == compression
-            read += decode_records(stored[:size])
-            stored = stored[size:]
+        while len(read) < 200 and (stored := broker.fetch("t", len(read))):
+            while stored:
+                size = read_header(stored).size
+                assert read_header(stored).compression == compression
+                read += decode_records(stored[:size])
+                stored = stored[size:]
     assert read == [Record(i, NOW + i, b"key", b"value %d " % i * 20, (("h", b"x"),)) for i in range(200)]
 
 
