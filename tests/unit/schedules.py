@@ -90,9 +90,8 @@ async def faults(world: World, stop: float) -> None:
             broker.metadata.away = chance.random() < 0.5
             await asyncio.sleep(chance.choice([0.4, 0.6, 1.5]))
             world.network.stalled -= links
-            await asyncio.sleep(
-                chance.choice([0.0, 0.2])
-            )  # it meets the others before it hears what was agreed
+            # It may meet the others before it hears what was agreed meanwhile.
+            await asyncio.sleep(chance.choice([0.0, 0.2]))
             broker.metadata.away = False
         elif fault == "away":
             broker.metadata.away = other.metadata.away = True

@@ -248,6 +248,8 @@ def main() -> int:
     inside = told.ground != "proxies" and ground.enter(sys.argv[1:])
     if told.ground == "namespaces" and not inside:
         parser.error("no namespaces here")
+    if not inside and set(told.only) & set(faults.WITH_DISKS):
+        parser.error(f"{', '.join(faults.WITH_DISKS)}: only with namespaces")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the first process of a namespace has no default
     told.out = told.out.resolve()
     told.out.mkdir(parents=True)
