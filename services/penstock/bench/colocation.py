@@ -37,6 +37,7 @@ from penstock.bench.experiment import (
     Variant,
 )
 from penstock.bench.load import Load, fill, load_report, start_load
+from penstock.bench.replicas import Replicated
 from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
 from penstock.bench.sparkprocess import SparkProcess
@@ -227,6 +228,8 @@ class Colocation(Experiment):
         end = time.time()
         spent = server.cpu_seconds() - before
         tallies = consumers.stop(end)
+        if isinstance(server, Replicated):
+            server.check(reading.topic)
         start = end - report["seconds"] + _FIRST_SECONDS
         figures: Figures = {
             "producers_records_per_second": report["median_records_per_second"],

@@ -105,7 +105,10 @@ class NativeConsumers(Consumers):
     def __init__(self, server: Server, reading: Reading, cpus: frozenset[int]) -> None:
         command = [sys.executable, "-m", "penstock.bench.following", server.address, reading.topic]
         self._children: list[Child] = []
-        for number, share in enumerate(shares(reading.partitions, reading.consumers)):
+        # A partition has one reader, as in a group: more consumers than partitions have nothing to do.
+        for number, share in enumerate(
+            shares(reading.partitions, min(reading.consumers, reading.partitions))
+        ):
             partitions = [str(each) for each in share]
             child = server.rig.spawn(
                 f"native-{number}",

@@ -7,7 +7,6 @@ import time
 from typing import Any, Final
 
 from penstock.bench import replicas
-from penstock.bench.experiment import CannotStart
 from penstock.bench.replicas import Replicated
 from penstock.bench.rig import ProcessFailed, Rig
 from penstock.bench.servers import PenstockServer
@@ -19,15 +18,14 @@ class Pair:
     """Brokers 1 and 2 on an etcd, and one topic with a replica on each."""
 
     def __init__(
-        self, rig: Rig, memory: int, *, cpus: frozenset[int] | None = None, suspicion_ms: int | None = None
+        self,
+        rig: Rig,
+        memory: int,
+        *,
+        cpus: frozenset[int] | None = None,
+        suspicion_ms: int | None = replicas.PATIENT,
     ) -> None:
-        """Where brokers are loaded to the brim on a shared CPU, a longer suspicion keeps leaders in place."""
-        options: tuple[str, ...] = ()
-        if suspicion_ms is not None:
-            settings = rig.directory("settings") / "penstock.toml"
-            settings.write_text(f"suspicion_ms = {suspicion_ms}\n")
-            options = ("--config", str(settings))
-        made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus, options=options)
+        made = replicas.make(PenstockServer.name, rig, memory, 2, cpus=cpus, suspicion_ms=suspicion_ms)
         assert isinstance(made, Replicated)
         self.server = made
         self.topic = ""
@@ -36,15 +34,7 @@ class Pair:
     def start(self, topic: str, partitions: int, configs: dict[str, str]) -> None:
         self.server.start()
         self.topic, self._partitions = topic, partitions
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                self.server.create_topic(topic, partitions, configs, 2, one_leads=True)
-                break
-            except ProcessFailed as error:  # the second broker is not registered yet
-                if time.monotonic() > deadline:
-                    raise CannotStart(str(error)) from None
-                time.sleep(0.2)
+        self.server.create_topic(topic, partitions, configs, 2, one_leads=True)
         self.wait_in_sync(2)
 
     def broker(self, number: int) -> PenstockServer:

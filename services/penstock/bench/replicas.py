@@ -9,15 +9,20 @@ import shutil
 import time
 import urllib.request
 from collections.abc import Sequence
+from typing import Any, Final
 
 from penstock.bench import servers
 from penstock.bench.experiment import CannotStart
 from penstock.bench.rig import Child, ProcessFailed, Rig, free_port
 from penstock.bench.servers import KafkaServer, PenstockServer, Server
 
+PATIENT: Final = 3000
+"""Milliseconds of silence until a broker of ours is suspected. Brokers are loaded to the brim on one CPU,
+and leaders and backups should stay what they are; Kafka waits for longer by itself."""
+
 
 class Replicated(Server):
-    """Several brokers; the first one's address leads to all."""
+    """Several brokers, numbered from 1; the first one's address leads to all."""
 
     def __init__(self, rig: Rig, brokers: Sequence[Server], etcd: Etcd | None = None) -> None:
         super().__init__(rig)
@@ -33,6 +38,26 @@ class Replicated(Server):
         for broker in self.brokers:
             broker.start()
         self.process = self.brokers[0].process
+        deadline = time.monotonic() + servers.READY_SECONDS
+        while len(self._metadata().brokers) < len(self.brokers):
+            if time.monotonic() > deadline:
+                raise CannotStart(f"{self.name}'s brokers did not find each other")
+            time.sleep(0.1)
+
+    def check(self, topic: str, *, one_leads: bool = False) -> None:
+        """Raise unless all replicas are in sync, and the first broker leads if it should: what was measured
+        was something else then."""
+        for number, partition in self._metadata(topic).topics[topic].partitions.items():
+            if len(partition.isrs) < len(partition.replicas):
+                raise ProcessFailed(f"partition {number} has lost a backup: in sync is {partition.isrs}")
+            if one_leads and partition.leader != 1:
+                raise ProcessFailed(f"partition {number} is led by broker {partition.leader}")
+
+    def _metadata(self, topic: str | None = None) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": self.address})
+        return client.list_topics(topic, timeout=10) if topic else client.list_topics(timeout=10)
 
 
 class Etcd:
@@ -77,10 +102,10 @@ def make(
     count: int,
     *,
     cpus: frozenset[int] | None = None,
-    options: Sequence[str] = (),
+    suspicion_ms: int | None = PATIENT,
 ) -> Server:
     """So many brokers, each with so much memory; started by its `start`. CPUs other than the servers', and
-    options, are for our own brokers only."""
+    suspicion (None: as by default), are for our own brokers only."""
     if name == PenstockServer.name and count == 1:
         return PenstockServer(rig, memory, cpus=cpus)
     if count == 1:
@@ -90,6 +115,11 @@ def make(
         return Replicated(rig, [first, *(KafkaServer(rig, first, node) for node in range(2, count + 1))])
     etcd = Etcd(rig)
     etcd.start()
+    options: tuple[str, ...] = ()
+    if suspicion_ms is not None:
+        settings = rig.directory("settings") / "penstock.toml"
+        settings.write_text(f"suspicion_ms = {suspicion_ms}\n")
+        options = ("--config", str(settings))
     brokers = [
         PenstockServer(
             rig,

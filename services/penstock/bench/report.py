@@ -53,7 +53,7 @@ def section(found: Found, pictures: Sequence[str]) -> str:
     result, subject = found.result, experiment.load(found.result.experiment)
     parts = [f"`{command(result, subject)}`: {_where(result)}"]
     parts += [f"![{result.experiment}]({picture})" for picture in pictures]
-    parts += [table for metric in _shown(result, subject) if (table := _table(result, metric))]
+    parts += [table for metric in result.metrics if (table := _table(result, metric.name))]
     parts += [f"Missing: {contender}: {why}" for contender, why in result.missing.items()]
     parts += [f"Failed: {failure.splitlines()[0][:300]}" for failure in result.failures]
     goals = _goals(result, subject)
@@ -69,14 +69,13 @@ def goals(found: Mapping[str, Found]) -> str:
         subject = experiment.load(name)
         for goal in subject.goals:
             verdicts = [verdict for verdict in each.result.judge([goal]) if verdict.met is not None]
-            if not verdicts:
-                continue
-            worst = max(verdict.value for verdict in verdicts if verdict.value is not None)
+            worst = max((verdict.value for verdict in verdicts if verdict.value is not None), default=None)
             met = sum(bool(verdict.met) for verdict in verdicts)
             within = f", {results.label(goal.within)}" if goal.within else ""
+            state = "yes" if met == len(verdicts) else f"{met} of {len(verdicts)}"
             lines.append(
-                f"| {name} | {_what(goal)}{within} | {figure(goal.limit)} | {figure(worst)} "
-                f"| {'yes' if met == len(verdicts) else f'{met} of {len(verdicts)}'} |"
+                f"| {name} | {_what(goal)}{within} | {figure(goal.limit)} "
+                f"| {'-' if worst is None else figure(worst)} | {state if verdicts else 'not judged'} |"
             )
     return "\n" + "\n".join(lines) + "\n\n"
 
@@ -124,12 +123,6 @@ def _where(result: Result) -> str:
         f" ({result.versions.get('hot_path', 'interpreted')}), "
         f"{result.started}, load before {machine.get('load_before', ['?'])[0]}{cut}"
     )
-
-
-def _shown(result: Result, subject: type[Experiment]) -> list[str]:
-    drawn = [name for plot in subject.plots if not plot.distribution for name in plot.metrics]
-    known = [metric.name for metric in result.metrics]
-    return [name for name in known if name in drawn] or known
 
 
 def _table(result: Result, metric: str) -> str:

@@ -110,12 +110,12 @@ class _Run:
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[list[str]]:
-        """A failure inside is noted in the result; it yields what was noted."""
+        """A failure inside, whatever raised it (Spark has its own), is noted in the result; yields that."""
         noted: list[str] = []
         try:
             yield noted
-        except (ProcessFailed, RuntimeError) as error:
-            noted.append(f"{what}: {error}")
+        except Exception as error:
+            noted.append(f"{what}: {error or type(error).__name__}")
             self._result.failures += noted
             self._result.write(self._path)
 

@@ -222,7 +222,7 @@ def compare(
     tolerance: Annotated[float, typer.Option(min=0, help="Changes up to this share don't count.")] = 0.05,
     as_json: AsJson = False,
 ) -> None:
-    """Say what became slower or faster, beyond noise; exit code 1 if anything became slower.
+    """Say what became slower or faster, beyond noise; exit code 1 if anything became slower or is gone.
 
     Example: penstock bench compare artifacts/bench/before.json artifacts/bench/after.json
     """
@@ -233,9 +233,13 @@ def compare(
 
     pairs = _pairs(old, new)
     found = {before.experiment: differences(before, after, tolerance) for before, after in pairs}
+    gone = False
     for before, after in pairs:
+        if dict(before.options) != dict(after.options):
+            typer.echo(f"{before.experiment}: the two were run with other options", err=True)
         for variant, contender in vanished(before, after):
             typer.echo(f"{before.experiment}: {contender} at {variant} is in the old one only", err=True)
+            gone = True
     if not any(found.values()):
         fail("the two have no figure in common", code=2)
     if as_json:
@@ -249,7 +253,7 @@ def compare(
     else:
         for name, changes in found.items():
             benchprint.print_changes(name, changes)
-    if any(each.change is Change.SLOWER for changes in found.values() for each in changes):
+    if gone or any(each.change is Change.SLOWER for changes in found.values() for each in changes):
         raise typer.Exit(1)
 
 

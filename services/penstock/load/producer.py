@@ -20,7 +20,7 @@ from penstock.wire.errors import ErrorCode
 
 _INT: Final = struct.Struct(">i")
 _TIMER: Final = 0.002
-"""A timer may be so late by itself. What is later waited for an answer, and counts from when it was due (the
+"""A timer may be so late by itself. What is later, or waited for an answer, counts from when it was due (the
 loop's clock is perf_counter's)."""
 _MADE_UP: Final = 1.0
 """Seconds of requests that are sent late rather than left out."""
@@ -120,7 +120,7 @@ class ChunkProducer(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _send_some(self) -> None:
+    def _send_some(self, *, by_timer: bool = False) -> None:
         assert self._transport is not None
         loop = asyncio.get_running_loop()
         while not self._stopping and self._writable and len(self._sent) < self._pipeline:
@@ -134,8 +134,9 @@ class ChunkProducer(asyncio.Protocol):
                     if self._timer is None:
                         self._timer = loop.call_at(self._next, self._on_time)
                     return
-                if now - self._next > _TIMER:
+                if not by_timer or now - self._next > _TIMER:
                     due = self._next
+                by_timer = False
                 # After a long stall, what could not be sent in time is not made up for in one burst.
                 self._next = max(self._next + self._interval, now - _MADE_UP)
             self._correlation += 1
@@ -155,7 +156,7 @@ class ChunkProducer(asyncio.Protocol):
     def _on_time(self) -> None:
         self._timer = None
         if not self.finished.done():
-            self._send_some()
+            self._send_some(by_timer=True)
 
     def _answered(self, response: bytearray, start: int) -> None:
         self._tally.answered(time.perf_counter() - self._sent.popleft())

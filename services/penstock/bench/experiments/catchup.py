@@ -2,7 +2,8 @@
 
 A leader and its backup; the backup is killed, so much is written without it, and it comes back. Contenders
 are three times of one run: `alone` (the backup is gone), `catching up`, and `in sync` again. All brokers and
-producers share all CPUs, so that whatever the copying takes, producers feel.
+producers share all CPUs, so that whatever the copying takes, producers feel. They keep to half of what the
+leader takes at full speed: it is busy, and the backup has a chance to catch up with what comes in meanwhile.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from penstock.bench.rig import ProcessFailed, Rig
 
 _TOPIC: Final = "catchup"
 _PATIENCE: Final = 1800.0
+_FILLING: Final = "64KiB"
 
 
 class Subject(Experiment):
     about = "producers' throughput while a backup that is gigabytes behind catches up"
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("gigabytes", "10", "How far it is behind.", quick="1"),
-        Parameter("chunk", "16KiB", "Size of record batches."),
+        Parameter("chunk", "1KiB", "Size of record batches."),
         Parameter("partitions", "8", "Of the topic."),
-        Parameter("rate", "200000", "Records of 100 bytes a second; 0 for as many as can be."),
+        Parameter("rate", "0.5x", "Records of 100 bytes a second; 0.5x: of full speed; 0: full speed."),
         Parameter("samples", "0", "While it copies; 0: until it is in sync, which --rate 0 may prevent."),
         Parameter("memory", "512MiB", "Each broker's memory budget: the rest is read from disk."),
     )
@@ -35,6 +37,7 @@ class Subject(Experiment):
         Metric("latency_ms_p50", "ms", Better.LESS),
         Metric("latency_ms_p99", "ms", Better.LESS),
         Metric("catch_up_megabytes_per_second", "MB/s", Better.MORE),
+        Metric("full_speed_records_per_second", "records/s", Better.MORE),
     )
     contenders = ("alone", "catching up", "in sync")
     baseline = "alone"
@@ -48,6 +51,8 @@ class Subject(Experiment):
         super().__init__(rig, options)
         self._pair: Pair | None = None
         self._behind = 0.0
+        """Megabytes."""
+        self._full_speed = 0.0
 
     def variants(self) -> Sequence[Variant]:
         return [{"gigabytes": self.options.text("gigabytes")}]
@@ -56,12 +61,17 @@ class Subject(Experiment):
         if self._pair is not None:
             return  # one after the other, in one cluster
         everything = self.rig.server_cpus | self.rig.load_cpus
-        pair = Pair(self.rig, _size(self.options.text("memory")), cpus=everything, suspicion_ms=3000)
+        pair = Pair(self.rig, _size(self.options.text("memory")), cpus=everything)
         pair.start(_TOPIC, self.options.number("partitions"), {})
         pair.broker(2).process.kill()
         pair.wait_in_sync(1)
         wanted = int(float(self.options.text("gigabytes")) * 1e9)
-        self._behind = fill(pair.server, self._load(rate=0), wanted) / 1e6
+        full = self._load(rate=0)
+        report = run_load(pair.server, full, self.options.seconds)
+        self._full_speed = report["records_per_second"]
+        left = max(0, wanted - report["bytes"])
+        written = report["bytes"] + fill(pair.server, full._replace(chunk=_FILLING), left)
+        self._behind = written / 1e6
         self._pair = pair
 
     def measure(self, contender: str, variant: Variant) -> Figures:
@@ -70,7 +80,7 @@ class Subject(Experiment):
         if contender == "alone":
             report = run_load(pair.server, self._load(), self.options.seconds)
             self._behind += report["bytes"] / 1e6
-            return _figures(report)
+            return _figures(report) | {"full_speed_records_per_second": self._full_speed}
         if contender == "in sync":
             pair.wait_in_sync(2, timeout=_PATIENCE)
             return _figures(run_load(pair.server, self._load(), self.options.seconds))
@@ -100,7 +110,9 @@ class Subject(Experiment):
         return {**figures, "catch_up_megabytes_per_second": copied / took, "catch_up_seconds": took}
 
     def _load(self, rate: float | None = None) -> Load:
-        wanted = float(self.options.text("rate")) if rate is None else rate
+        text = self.options.text("rate")
+        share = text.removesuffix("x")
+        wanted = float(share) * (self._full_speed if share != text else 1.0) if rate is None else rate
         partitions = self.options.number("partitions")
         return Load(_TOPIC, partitions, self.options.text("chunk"), rate=wanted, acks="all")
 

@@ -73,7 +73,8 @@ class Subject(Experiment):
     def start(self, contender: str) -> None:
         if self._pair is not None:
             return  # both are done to the same brokers
-        pair = Pair(self.rig, 128 << 20, cpus=self.rig.server_cpus | self.rig.load_cpus)
+        everything = self.rig.server_cpus | self.rig.load_cpus
+        pair = Pair(self.rig, 128 << 20, cpus=everything, suspicion_ms=None)
         pair.start(_TOPIC, 1, {})
         addresses = [pair.broker(number).address for number in (1, 2)]
         self._writer = _Writer(addresses, self.options.number("rate"), self.options.number("timeout"))

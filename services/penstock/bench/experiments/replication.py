@@ -70,7 +70,7 @@ class Subject(Experiment):
         partitions = self.options.number("partitions")
         server: Server
         if contender == "two":
-            pair = Pair(self.rig, budget, suspicion_ms=3000)
+            pair = Pair(self.rig, budget)
             pair.start(_TOPIC, partitions, KEPT)
             server = pair.server
         else:
