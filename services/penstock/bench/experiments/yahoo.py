@@ -2,8 +2,8 @@
 
 Producers keep to a rate; event time is the time a record was due. `behind_seconds` is how much of the rate
 was not read yet at the end: a rate is sustained if that is about the length of a micro-batch and did not grow
-in the second half. Latency is from the newest event of a count to the task that writes it to the sink, a topic
-of the same broker, and is told of sustained rates only: what comes out too late for the run would be missing.
+in the second half. Latency is from the newest event of a count to the task that writes it to the sink, a
+topic of the same broker, and is told of sustained rates only: what comes out too late would be missing.
 """
 
 from __future__ import annotations
