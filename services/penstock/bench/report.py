@@ -55,7 +55,7 @@ def section(found: Found, pictures: Sequence[str]) -> str:
     parts += [f"![{result.experiment}]({picture})" for picture in pictures]
     parts += [table for metric in result.metrics if (table := _table(result, metric.name))]
     parts += [f"Missing: {contender}: {why}" for contender, why in result.missing.items()]
-    parts += [f"Failed: {failure.splitlines()[0][:300]}" for failure in result.failures]
+    parts += [f"Failed: {' '.join(failure.split())[:300]}" for failure in result.failures]
     goals = _goals(result, subject)
     if goals:
         parts.append("\n".join(goals))
