@@ -5,8 +5,8 @@ are small enough to go round several times before anything is measured (fresh pa
 much as recycled ones on a virtual machine), and both keep the same bytes of each partition. With two replicas
 there are two brokers, which share one CPU: one leads every partition, the other is its backup. What they take
 is told apart and added up. `leader_cost` is the leader's CPU per request over that of a broker without a
-backup that gets as many requests per second; `leader_cost_at_full_speed` over that of one that goes as fast as
-it can, and so wakes up once for several requests (`bench replication` has more about it).
+backup that gets as many requests per second; `leader_cost_at_full_speed` over that of one that goes as fast
+as it can, and so wakes up once for several requests (`bench replication` has more about it).
 """
 
 from __future__ import annotations
