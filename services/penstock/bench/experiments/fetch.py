@@ -19,6 +19,7 @@ from penstock.settings import parse_size
 
 _TOPIC: Final = "read"
 _STEADY: Final = 0.05
+_LEAST_WARM_UPS: Final = 3
 _MOST_WARM_UPS: Final = 10
 _SLACK: Final = 1.5
 """Memory budget to data: everything stays in memory, and the load has room to overshoot."""
@@ -61,11 +62,14 @@ class Subject(Experiment):
             self._servers[broker] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:
-        """Until the cost stands still: a JVM compiles what it runs. The Python clients are not waited for."""
+        """Until the cost stands still: a JVM compiles what it runs. Python and idling don't change."""
+        if not contender.endswith("raw"):
+            self._read(contender, variant, self.options.seconds / 2)
+            return
         before = 0.0
         for looks in range(1, _MOST_WARM_UPS + 1):
             cost = self._read(contender, variant, self.options.seconds / 2)["broker_cpu_seconds_per_gb"]
-            if not contender.endswith("raw") or (looks >= 3 and abs(cost - before) < _STEADY * cost):
+            if looks >= _LEAST_WARM_UPS and abs(cost - before) < _STEADY * cost:
                 return
             before = cost
 
