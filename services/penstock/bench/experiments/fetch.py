@@ -37,7 +37,14 @@ class Subject(Experiment):
         Metric("gigabytes_per_second", "GB/s", Better.MORE),
         Metric("broker_cpu_seconds_per_gb", "s/GB", Better.LESS),
     )
-    contenders = ("raw", "kafka raw", "aiokafka", "kafka aiokafka", "librdkafka", "kafka librdkafka")
+    contenders: ClassVar[tuple[str, ...]] = (
+        "raw",
+        "kafka raw",
+        "aiokafka",
+        "kafka aiokafka",
+        "librdkafka",
+        "kafka librdkafka",
+    )
     baseline = "kafka raw"
     seconds = 5.0
 
