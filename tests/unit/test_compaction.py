@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from log_rig import NOW, LogRig, everything, put
 
+from penstock.log import seek
 from penstock.log.compaction import compact, wants_compaction
+from penstock.wire import batch
 
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.1"}
 
@@ -114,4 +118,54 @@ async def test_memory_that_a_crash_left_from_before_the_cleaning_is_not_taken_ba
             path.write_bytes(content)
     (log,) = rig.open(CONFIG)
     assert everything(log) == before
+    await rig.store.stop()
+
+
+async def test_who_still_has_the_old_segment_finds_what_is_left_in_the_new_file(rig: LogRig) -> None:
+    """A fetch that began before the file was swapped: the places it knows are those of the old one."""
+    (log,) = rig.open(CONFIG)
+    for at in range(200):
+        put(log, [b"v" * 600], keys=[b"%03d" % at], timestamp=NOW + at)
+    await clean(rig, log)
+    for at in range(0, 200, 2):
+        put(log, [b"w" * 600], keys=[b"%03d" % at], timestamp=NOW + 1000)
+    old = log.segments[1]
+    await clean(rig, log)
+    assert old not in log.segments
+    last = old.next_offset - 1
+    for offset in range(old.base_offset, old.next_offset):
+        base, _ = batch.read_place(old.read_cold(offset, 1, old.committed), 0)
+        assert base == min(offset | 1, last), "the odd ones are left, and a batch at the end"
+        found = seek.first_at(old, seek.content(old), NOW + offset, 0)
+        assert found == ((offset | 1, NOW + (offset | 1)) if offset | 1 <= last else None)
+    await rig.store.stop()
+
+
+async def test_a_disk_that_refuses_a_later_segment_leaves_the_log_as_its_files_are(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = rig.open(CONFIG)
+    for at in range(300):
+        put(log, [b"%03d" % at * 200], keys=[b"%03d" % (at % 200)])
+    log.roll()
+    await rig.store.write_behind.durable()
+    latest = {record.key: record for record in everything(log)}
+    calls = itertools.count()
+    sync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if next(calls) == 1:
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space"):
+        await compact(log, rig.store.write_behind, rig.clock.now)
+    for segment in log.segments[:-1]:
+        assert segment.size == segment.path.stat().st_size
+        if segment.is_hot:
+            log.evict(segment)
+    records = everything(log)
+    assert len(records) < 300, "the first one was cleaned"
+    assert {record.key: record for record in records} == latest
     await rig.store.stop()

@@ -80,10 +80,12 @@ async def compact(partition: PartitionLog, write_behind: WriteBehind, now_ms: in
                 )
             )
 
-    await write_behind.on_thread(work)
-    for old, new in results:
-        if old in partition.segments:
-            partition.replace(old, new)
+    try:
+        await write_behind.on_thread(work)
+    finally:  # what was renamed before an error is the log's file from now on
+        for old, new in results:
+            if old in partition.segments:
+                partition.replace(old, new)
 
 
 def _records_of(segment: Segment) -> list[tuple[batch.BatchHeader, Record]]:
@@ -147,8 +149,6 @@ def _rewrite(
         file.write(body)
         file.flush()
         os.fsync(file.fileno())
-    segment.close_file()
-    temporary.rename(segment.path)
     cleaned = Segment(segment.path, segment.base_offset, None, segment.created_ms)
     cleaned.next_offset = segment.next_offset
     cleaned.size = cleaned.flushed = cleaned.committed = len(body)
@@ -157,4 +157,6 @@ def _rewrite(
     cleaned.index = SparseIndex.build(body, 0, len(body))
     cleaned.is_read = True  # through the segment it replaces: its path is the same
     cleaned.finish_file(spares)
+    segment.close_file()
+    temporary.rename(segment.path)  # last: nothing can fail once the file is the new one
     return cleaned

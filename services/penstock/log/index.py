@@ -63,6 +63,11 @@ class SparseIndex:
         entry = bisect_right(self.positions, position) - 1
         return (self.positions[entry], self.offsets[entry]) if entry >= 0 else (0, -1)
 
+    def fits(self, position: int, buffer: Buffer, at: int) -> bool:
+        """Whether the batch known at `position` is what is at `at` in the buffer: compaction swaps files."""
+        _, base = self.boundary_before(position)
+        return len(buffer) - at >= batch.HEADER_SIZE and batch.read_place(buffer, at)[0] == base
+
     @classmethod
     def build(cls, buffer: Buffer, start: int, end: int) -> SparseIndex:
         index = cls()

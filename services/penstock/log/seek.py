@@ -38,8 +38,11 @@ def content(segment: Segment) -> Buffer:
 
 
 def first_at(segment: Segment, buffer: Buffer, timestamp: int, log_start: int) -> Found | None:
-    start = segment.load_index().position_for_time(timestamp)
+    index = segment.load_index()
     view = memoryview(buffer)
+    start = index.position_for_time(timestamp)
+    if not index.fits(start, view, start):
+        start = 0
     for position, header in batch.walk(view, start, len(view)):
         if header.max_timestamp < timestamp or header.last_offset < log_start or not header.record_count:
             continue

@@ -194,7 +194,8 @@ class Segment:
             elif self.memory is not None:
                 self.index = SparseIndex.build(self.memory.view, _DATA, _DATA + self.size)
             else:
-                self.index = SparseIndex.build(self.read_file(), 0, self.size)
+                content = self.read_file()
+                self.index = SparseIndex.build(content, 0, len(content))
         return self.index
 
     @property
@@ -302,6 +303,8 @@ class Segment:
         with self.path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             position = index.position_for_offset(offset)
+            if not index.fits(position, os.pread(descriptor, batch.HEADER_SIZE, position), 0):
+                position = 0
             while True:
                 head = os.pread(descriptor, batch.HEADER_SIZE, position)
                 if position >= end or len(head) < batch.HEADER_SIZE:
