@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from penstock.log.config import LogConfig
@@ -66,6 +68,12 @@ class LogRig:
             task.cancel()
         store.write_behind._thread.shutdown()
         store.state.close()
+
+    def hold_disk(self) -> threading.Event:
+        """The disk thread does nothing more until this is set, or the test has failed long ago."""
+        go_on = threading.Event()
+        self.store.write_behind.soon(partial(go_on.wait, 10))
+        return go_on
 
     def lose_memory(self) -> None:
         shutil.rmtree(self.shm)

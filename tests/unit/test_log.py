@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.log import writebehind
 from penstock.log.partition import CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
-from penstock.log.store import HEARTBEAT
+from penstock.log.store import HEARTBEAT, PartitionPlace
 from penstock.shm.memory import SegmentMemory
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -336,6 +337,26 @@ async def test_durable_is_what_was_asked_for_before_however_much_comes_after(
         assert logs[2].segments[0].flushed > 0
     finally:
         overloading.cancel()
+    await rig.store.stop()
+
+
+@pytest.mark.parametrize("topic", [False, True])
+async def test_a_snapshot_of_a_log_that_goes_away_stops_nobody_else(rig: LogRig, topic: bool) -> None:
+    """It was to be written next, into a directory that is no more: the disk seemed to refuse, for ever."""
+    (log,) = rig.open()
+    (other,) = rig.store.open([PartitionPlace("other", uuid.uuid4().bytes, 0, log.config, -1)])
+    other.ceiling = log.ceiling
+    go_on = rig.hold_disk()
+    put(log, [b"x"])
+    log.roll()
+    going = rig.store.delete("t", rig.topic_id) if topic else rig.store.close_partition(log, delete=True)
+    gone = asyncio.create_task(going)
+    await asyncio.sleep(0)
+    go_on.set()
+    await gone
+    put(other, [b"y"])
+    await asyncio.wait_for(rig.store.write_behind.durable(), 2)
+    assert other.unflushed == 0
     await rig.store.stop()
 
 

@@ -289,9 +289,8 @@ class LogStore:
         self.write_behind.save_state(partition)
 
     def _forget_snapshots(self, partition: PartitionLog, offset: int) -> None:
-        self.write_behind.forget_files(
-            {s.producers_path for s in partition.segments if s.base_offset > offset}
-        )
+        paths = {s.producers_path for s in partition.segments if s.base_offset > offset}
+        self.write_behind.forget_files(paths.__contains__)
 
     def _cut_later(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -301,14 +300,19 @@ class LogStore:
         for segment in segments:
             self.write_behind.soon(partial(segment.delete_files, self.write_behind.spares))
 
-    async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None:
-        """This broker has no replica of it any more."""
-        self.logs.pop((partition.topic_id, partition.partition), None)
+    def _close(self, partition: PartitionLog) -> None:
         partition.close()
+        # Its directory may go: a file that can't be written would be tried again for ever, before all else.
+        self.write_behind.forget_files(lambda path: path.parent == partition.disk_directory)
         for segment in partition.segments:
             if segment.memory is not None:
                 self.pool.retire(segment.memory)
                 segment.memory = None
+
+    async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None:
+        """This broker has no replica of it any more."""
+        self.logs.pop((partition.topic_id, partition.partition), None)
+        self._close(partition)
         self._sealed = deque(entry for entry in self._sealed if not entry[0].deleted)
 
         def remove() -> None:
@@ -331,12 +335,8 @@ class LogStore:
         segments: list[Segment] = []
         for key in [key for key in self.logs if key[0] == topic_id]:
             partition = self.logs.pop(key)
-            partition.close()
+            self._close(partition)
             segments += partition.segments
-            for segment in partition.segments:
-                if segment.memory is not None:
-                    self.pool.retire(segment.memory)
-                    segment.memory = None
         self._sealed = deque(entry for entry in self._sealed if not entry[0].deleted)
 
         def forget() -> None:

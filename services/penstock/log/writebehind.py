@@ -107,10 +107,10 @@ class WriteBehind:
         self._files.append((path, content))
         self._wanted.set()
 
-    def forget_files(self, paths: set[Path]) -> None:
-        """Don't write these after all, nor again: what they tell of was truncated."""
-        self._files = [entry for entry in self._files if entry[0] not in paths]
-        self._round.files = [entry for entry in self._round.files if entry[0] not in paths]
+    def forget_files(self, gone: Callable[[Path], bool]) -> None:
+        """Don't write these after all, nor again: what they tell of was truncated, or is no more."""
+        self._files = [entry for entry in self._files if not gone(entry[0])]
+        self._round.files = [entry for entry in self._round.files if not gone(entry[0])]
 
     def save_state(self, partition: PartitionLog) -> None:
         self._changed.add(partition)
