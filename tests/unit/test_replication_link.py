@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import uvloop
+from log_rig import LogRig, put
 
+from penstock.cluster.partitions import Member, PartitionState
+from penstock.log.segment import Segment
 from penstock.replication import frames
 from penstock.replication.channel import Channel, TcpNetwork
 from penstock.replication.frames import Draft
+from penstock.replication.leadership import Leadership
 from penstock.replication.link import Link
 
 
@@ -18,8 +23,10 @@ class _Connection:
     def __init__(self) -> None:
         self.is_closed = False
         self.is_stuck = False
+        self.sent = 0
 
-    def send(self, buffers: object) -> None: ...
+    def send(self, buffers: object) -> None:
+        self.sent += 1
 
     def close(self) -> None:
         self.is_closed = True
@@ -115,3 +122,44 @@ def test_frames_of_every_size_come_whole_and_in_order_over_tcp() -> None:
         stop()
 
     uvloop.run(scenario())
+
+
+async def test_what_was_read_from_disk_before_another_handshake_is_not_sent(tmp_path: Path) -> None:
+    """The backup has gone on, or back, since: what came next then would leave a hole in its log now."""
+    rig = LogRig(tmp_path)
+    (log,) = rig.open()
+    for _ in range(20):
+        put(log, [b"x"])
+    log.roll()
+    await rig.store.write_behind.durable()
+    log.evict(log.segments[0])
+    go_on = asyncio.Event()
+
+    async def read_cold(segment: Segment, offset: int, limit: int) -> bytes:
+        await go_on.wait()
+        return segment.read_cold(offset, limit, segment.size)
+
+    replicator: Any = SimpleNamespace(
+        now=asyncio.get_running_loop().time, address_of=lambda _broker: None, read_cold=read_cold
+    )
+    me = Member(1, log.storage_id)
+    led = Leadership(log, PartitionState(1, 5, (1, 2), (me,)), me, 0.0)
+    backup = led.backups[2]
+    backup.attach(22, 15, 15, 0.0)
+    link = Link(replicator, 2)
+    link.led[led.key] = led
+    connection: Any = _Connection()
+    link._bulk.channel = connection
+    sending = asyncio.create_task(link._send_chunk(led.key, led, backup))
+    await asyncio.sleep(0.01)
+    backup.detach()
+    backup.handshake += 1
+    backup.attach(22, 10, 10, 0.0)
+    go_on.set()
+    await asyncio.sleep(0.01)
+    assert connection.sent == 0
+    assert backup.sent == 10
+    await asyncio.wait_for(sending, 1)
+    await link.close()
+    await rig.store.stop()
+    rig.close()

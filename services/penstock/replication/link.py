@@ -538,7 +538,10 @@ class Link(Sender):
             view, next_offset = run.view, run.next_offset
             holds = [run.segment.memory] if view is not None and run.segment.memory is not None else []
             if view is None:
+                asked = (backup.sent, backup.handshake)
                 view = memoryview(await self.replicator.read_cold(run.segment, backup.sent, RUN))
+                if (backup.sent, backup.handshake) != asked:
+                    return  # it goes on elsewhere now: what was read is not what comes next there
                 next_offset = _end_of(view, backup.sent)
             channel = self._bulk.channel
             if channel is None or not backup.attached or self.led.get(key) is not leadership or not view:
