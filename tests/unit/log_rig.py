@@ -63,7 +63,7 @@ class LogRig:
     async def crash(self) -> None:
         """What kill -9 leaves: nothing is drained, no file closed, the clean flag is not set."""
         store = self.store
-        for task in (store._ticker, store._housekeeper, store.write_behind._task):
+        for task in (store._ticker, store._housekeeper, store.write_behind._task, *store._dropping):
             assert task is not None
             task.cancel()
         store.write_behind._thread.shutdown()

@@ -407,7 +407,7 @@ class SimBroker:
             self._tasks += link._tasks
         self.disk.dead = True
         assert self.store.write_behind._task is not None
-        for task in (*self._tasks, *replicator._tasks, self.store.write_behind._task):
+        for task in (*self._tasks, *replicator._tasks, self.store.write_behind._task, *self.store._dropping):
             task.cancel()
         self._tasks = []
         replicator._stopping = True

@@ -194,6 +194,60 @@ async def test_a_log_begun_anew_has_no_older_files(
     await rig.crash()
 
 
+def refuse_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: object) -> None:
+        raise OSError("full")
+
+    monkeypatch.setattr(LocalState, "save", save)
+
+
+async def test_a_backup_deletes_no_file_before_the_log_start_behind_it_is_saved(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine died in between: a log without its beginning was no log, and all of it was deleted."""
+    log = await replica(rig)
+    for _ in range(3):
+        take(log, 1, 10)
+        log.roll()
+    log.commit(30)
+    await rig.store.write_behind.durable()
+    with monkeypatch.context() as patch:
+        refuse_state(patch)
+        rig.store.follow_log_start(log, 10)
+        await asyncio.sleep(0.1)
+        await rig.store.write_behind.on_thread(lambda: None)
+        await rig.crash()
+    rig.lose_memory()
+    log = await replica(rig)
+    assert log.log_end == 30
+    log.commit(30)
+    rig.store.follow_log_start(log, 10)
+    await asyncio.gather(*rig.store._dropping)
+    assert not (log.disk_directory / f"{0:020d}.log").exists()
+    await rig.crash()
+
+
+async def test_a_log_begun_anew_keeps_its_files_though_older_ones_of_their_names_were_to_go(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10, b"old")
+    log.roll()
+    take(log, 1, 10, b"old")
+    log.commit(20)
+    await rig.store.write_behind.durable()
+    with monkeypatch.context() as patch:
+        refuse_state(patch)
+        rig.store.follow_log_start(log, 10)
+        await asyncio.sleep(0.1)
+        rig.store.reset(log, 0)
+        take(log, 2, 5, b"new")
+    await asyncio.gather(*rig.store._dropping, rig.store.write_behind.durable())
+    (segment,) = log.segments
+    assert segment.read_file() == segment.bytes_between(0, segment.size)
+    await rig.crash()
+
+
 # Which log it is
 
 

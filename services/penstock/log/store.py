@@ -113,6 +113,8 @@ class LogStore:
         """What the ticker waits for while nothing moves; `_hurry` ends it."""
         self._ticker: asyncio.Task[None] | None = None
         self._housekeeper: asyncio.Task[None] | None = None
+        self._dropping: set[asyncio.Task[None]] = set()
+        """Each deletes a backup's oldest files, once the log start behind them is saved."""
         self._reserve = min(memory_budget // 4, 256 * 1024 * 1024)
 
     # Life
@@ -124,7 +126,7 @@ class LogStore:
 
     async def stop(self) -> None:
         """Drain write-behind, note that the end was clean, and leave the memory for the next process."""
-        for task in (self._housekeeper, self._ticker):
+        for task in (self._housekeeper, self._ticker, *self._dropping):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -378,15 +380,22 @@ class LogStore:
         """A backup's log start goes where its leader's is (rule R11)."""
         dropped = partition.advance_log_start(min(offset, partition.high_watermark))
         self.write_behind.save_state(partition)
-        self._delete_later(dropped)
+        if dropped:
+            task = asyncio.create_task(self._drop(partition, dropped))
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
 
     async def _drop(self, partition: PartitionLog, segments: list[Segment]) -> None:
         self.write_behind.save_state(partition)
         if segments:
             await self.write_behind.saved()  # the new log start is on disk before a file goes
+            if partition.deleted:
+                return
+            taken = {segment.path for segment in partition.segments}  # the log may have begun anew meanwhile
+            gone = [segment for segment in segments if segment.path not in taken]
 
             def remove() -> None:
-                for segment in segments:
+                for segment in gone:
                     segment.delete_files(self.write_behind.spares)
 
             await self.write_behind.on_thread(remove)
