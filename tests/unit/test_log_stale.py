@@ -302,6 +302,44 @@ async def test_a_log_with_a_hole_is_another_one_though_its_first_start_was_kille
     await rig.crash()
 
 
+@pytest.mark.parametrize("memory_lost", [False, True])
+async def test_a_log_with_a_hole_is_another_one_that_ends_before_the_hole_r1(
+    rig: LogRig, memory_lost: bool
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    log.roll()
+    take(log, 1, 10)
+    log.roll()
+    take(log, 2, 10)
+    log.commit(30)
+    await saved(rig, log)
+    await rig.store.write_behind.durable()
+    storage = log.storage_id
+    for segment in log.segments[:2]:
+        log.evict(segment)
+    log.segments[1].path.unlink()
+    await rig.crash()
+    if memory_lost:
+        rig.lose_memory()
+    log = await replica(rig)
+    assert log.storage_id != storage
+    assert log.high_watermark <= log.log_end == 10
+    assert log.control.committed == log.high_watermark
+    assert log.epochs == [(1, 0)]
+    assert log.lost_up_to >= 30, "if nobody has more: no offset means two records"
+    take(log, 3, 5)
+    log.commit(15)
+    assert [record.offset for record in everything(log)] == list(range(15))
+    storage = log.storage_id
+    await rig.store.write_behind.durable()
+    await rig.crash()
+    log = await replica(rig)
+    assert (log.storage_id, log.log_end) == (storage, 15)
+    assert [int(path.stem) for path in sorted(log.disk_directory.glob("*.log"))] == [0, 10]
+    await rig.crash()
+
+
 async def test_a_whole_log_is_the_same_though_its_first_start_was_killed(
     rig: LogRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,6 +351,13 @@ class PartitionLog:
         self._note_oldest()
         return touched
 
+    def give_up_from(self, offset: int) -> list[Segment]:
+        """Not all that was behind `offset` is here: cut the rest, committed or not. It is another log then.
+        Returns the segments that are gone, whose files are still to be deleted."""
+        self.high_watermark = min(self.high_watermark, offset)
+        self.control.words[_COMMIT] = self.high_watermark
+        return self.truncate(offset)
+
     def reset(self, offset: int) -> list[Segment]:
         """Forget everything and begin at `offset`, as a copy of a log that has nothing older."""
         memory = self._pool.acquire(SMALLEST - layout.SEGMENT_HEADER)

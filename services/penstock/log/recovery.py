@@ -44,6 +44,8 @@ class Recovered:
     memory_lost: bool = False
     intact: bool = False
     """Everything that this log ever acknowledged is still here (rule R1)."""
+    whole_to: int = 0
+    """Up to here, from the old end on, no file is missing."""
     is_prefix: bool = False
     """If not intact: what is here is at least the beginning of what was."""
     damage: str | None = None
@@ -90,7 +92,8 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     looked_at = cold if verify else hot or []
     looked_from = looked_at[0].base_offset if looked_at else end + 1
     found.epochs = _true_epochs(record.epochs, turns if verify else _hot_turns(looked_at), looked_from)
-    found.is_prefix = record.storage_id != 0 and _is_whole(found.segments, record)
+    found.whole_to = _whole_to(found.segments, record.log_start, end)
+    found.is_prefix = record.storage_id != 0 and found.whole_to == end
     found.intact = found.is_prefix and (
         end >= record.clean_end >= 0 if hot is None else end >= found.control.appended
     )
@@ -100,11 +103,16 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     return found
 
 
-def _is_whole(segments: list[Segment], record: PartitionRecord) -> bool:
-    """No file is missing at the old end or in between."""
-    if segments and segments[0].base_offset > record.log_start:
-        return False
-    return all(one.next_offset == next_one.base_offset for one, next_one in pairwise(segments))
+def _whole_to(segments: list[Segment], log_start: int, end: int) -> int:
+    """Where the first hole begins: `log_start` if the oldest file is missing, or two tell of the same."""
+    if segments and segments[0].base_offset > log_start:
+        return log_start
+    for one, following in pairwise(segments):
+        if one.next_offset < following.base_offset:
+            return one.next_offset
+        if one.next_offset > following.base_offset:
+            return log_start
+    return end
 
 
 class _Turn(NamedTuple):
@@ -339,7 +347,7 @@ def _cut_again(segment: Segment, offset: int) -> None:
     """The log was cut and goes on in memory at `offset`; the crash came before the file was cut as well."""
     position = segment.position_on_disk(offset)
     base, _ = batch.read_place(segment.read_file(), position)
-    if base == offset:
+    if base >= offset:
         segment.cut(position, offset)
         segment.cut_file()
 

@@ -267,7 +267,10 @@ class LogStore:
             if record.storage_id or partition.log_end:
                 log.warning("%r lost a part of its log: it counts as a new replica", partition)
             if not found.is_prefix:
-                self._delete_later(partition.reset(0))
+                has_beginning = record.storage_id != 0 and found.whole_to > found.log_start
+                partition.lost_up_to = max(found.skip_to, found.log_end)
+                gone = partition.give_up_from(found.whole_to) if has_beginning else partition.reset(0)
+                self._delete_later(gone)
         disk = partition.config.durability is Durability.DISK
         unsynced = disk and partition.durable_end < partition.log_end
         if (partition.unflushed or unsynced) and not partition.dirty:
