@@ -40,13 +40,24 @@ class _Plan(NamedTuple):
     topics: list[tuple[str, bytes, list[_Wanted]]]
 
 
+class _Cold(NamedTuple):
+    """A part to be read from disk, for the place in the response that it belongs to."""
+
+    log: PartitionLog
+    term: int
+    topic_at: int
+    partition_at: int
+    part: Slice
+    limit: int
+
+
 class _Batch(NamedTuple):
     """What one look at the logs gave."""
 
     topics: list[FetchedTopic]
     holds: list[SegmentMemory]
     sent: list[tuple[PartitionLog, int, int]]
-    cold: list[tuple[PartitionLog, int, int, Slice, int]]
+    cold: list[_Cold]
     size: int
     failed: bool
 
@@ -125,7 +136,9 @@ class FetchHandler:
                         if part is None:
                             pass
                         elif part.view is None:
-                            found.cold.append((log, len(topics) - 1, len(fetched), part, max(limit, 1)))
+                            found.cold.append(
+                                _Cold(log, log.term, len(topics) - 1, len(fetched), part, max(limit, 1))
+                            )
                             left -= limit
                         elif len(part.view) <= limit or size == 0:
                             memory = part.segment.memory
@@ -175,21 +188,24 @@ class FetchHandler:
     async def _read_cold(self, plan: _Plan, found: _Batch) -> Reply:
         loop = asyncio.get_running_loop()
         try:
-            for log, topic_at, partition_at, part, limit in found.cold:
+            for log, term, topic_at, partition_at, part, limit in found.cold:
                 fetched = found.topics[topic_at].partitions
                 entry = fetched[partition_at]
+                segment, records, error = part.segment, b"", ErrorCode.none
                 try:
-                    segment = part.segment
                     records = await loop.run_in_executor(
                         self._disk, segment.read_cold, part.offset, limit, segment.committed
                     )
-                    fetched[partition_at] = entry._replace(records=records)
-                    count = sum(header.record_count for _, header in batch.walk(records, 0, len(records)))
-                    found.sent.append((log, len(records), count))
-                except FileNotFoundError:  # retention was faster
-                    fetched[partition_at] = entry._replace(error=ErrorCode.offset_out_of_range.value)
+                except FileNotFoundError:
+                    gone = part.offset < log.log_start  # retention was faster
+                    error = ErrorCode.offset_out_of_range if gone else ErrorCode.kafka_storage_error
                 except OSError:
-                    fetched[partition_at] = entry._replace(error=ErrorCode.kafka_storage_error.value)
+                    error = ErrorCode.kafka_storage_error
+                if not log.leading or log.term != term:  # whatever was read: the log may be another by now
+                    records, error = b"", ErrorCode.not_leader_or_follower
+                fetched[partition_at] = entry._replace(error=error.value, records=records)
+                count = sum(header.record_count for _, header in batch.walk(records, 0, len(records)))
+                found.sent.append((log, len(records), count))
         except BaseException:
             _release(found)
             raise

@@ -1,0 +1,111 @@
+"""Fetch from disk: what became of the log while the disk was busy decides the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from log_rig import LogRig, put
+
+from penstock.broker.catalog import Catalog
+from penstock.broker.fetch import FetchHandler
+from penstock.broker.reply import Later
+from penstock.broker.stats import RequestStats
+from penstock.cluster.topics import PartitionInfo, Topic
+from penstock.log.partition import PartitionLog
+from penstock.wire.errors import ErrorCode
+from penstock.wire.head import read_head
+from penstock.wire.messages import read_request
+from rawclient import read_response, request_bytes
+
+VERSION = 11
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[LogRig]:
+    made = LogRig(tmp_path)
+    yield made
+    made.close()
+
+
+class BusyDisk:
+    """A fetch of a log's first offset, which is on disk only, held up until `done`."""
+
+    def __init__(self, rig: LogRig, log: PartitionLog) -> None:
+        partition = PartitionInfo(1, 0, (1,), (1,))
+        catalog = Catalog()
+        catalog.put(Topic("t", uuid.UUID(bytes=rig.topic_id), {}, (partition,), 0, log.config), [log])
+        handler = FetchHandler(catalog, RequestStats(), 1 << 20, disk_threads=1)
+        self._go_on = threading.Event()
+        handler._disk.submit(self._go_on.wait, 10)
+        wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+        tree = {"max_bytes": 1 << 20, "topics": [{"topic": "t", "partitions": [wanted]}]}
+        frame = memoryview(request_bytes(1, VERSION, tree))[4:]
+        head = read_head(frame)
+        answer = handler.handle(head, read_request(head, frame).body)
+        assert isinstance(answer, Later)
+        self._work = asyncio.ensure_future(answer.work)
+
+    async def done(self) -> tuple[ErrorCode, bytes]:
+        self._go_on.set()
+        reply = await asyncio.wait_for(self._work, 5)
+        assert reply is not None
+        _, response = read_response(1, VERSION, b"".join(map(bytes, reply.buffers))[4:])
+        (partition,) = response.responses[0].partitions
+        return ErrorCode(int(partition.error_code)), bytes(partition.records or b"")
+
+
+async def cold_log(rig: LogRig) -> PartitionLog:
+    (log,) = rig.open()
+    for _ in range(2):
+        put(log, [b"on disk"])
+        log.roll()
+    await rig.store.write_behind.durable()
+    log.evict(log.segments[0])
+    return log
+
+
+async def test_what_is_on_disk_is_fetched(rig: LogRig) -> None:
+    error, records = await BusyDisk(rig, await cold_log(rig)).done()
+    assert error is ErrorCode.none
+    assert b"on disk" in records
+    await rig.store.stop()
+
+
+async def test_a_replica_that_moved_away_meanwhile_sends_the_reader_after_it(rig: LogRig) -> None:
+    """Out of range, a consumer that begins at the end when lost would skip all that there is."""
+    log = await cold_log(rig)
+    fetch = BusyDisk(rig, log)
+    await asyncio.sleep(0)
+    await rig.store.close_partition(log, delete=True)
+    assert await fetch.done() == (ErrorCode.not_leader_or_follower, b"")
+    await rig.store.stop()
+
+
+async def test_nothing_is_answered_for_a_leadership_that_is_over(rig: LogRig) -> None:
+    log = await cold_log(rig)
+    fetch = BusyDisk(rig, log)
+    log.step_down()
+    log.serve(rig.store.incarnation)  # and it leads again
+    assert await fetch.done() == (ErrorCode.not_leader_or_follower, b"")
+    await rig.store.stop()
+
+
+async def test_what_retention_deletes_meanwhile_is_out_of_range(rig: LogRig) -> None:
+    log = await cold_log(rig)
+    fetch = BusyDisk(rig, log)
+    await rig.store.delete_records(log, 1)
+    assert await fetch.done() == (ErrorCode.offset_out_of_range, b"")
+    await rig.store.stop()
+
+
+async def test_a_file_that_is_missing_is_not_out_of_range(rig: LogRig) -> None:
+    log = await cold_log(rig)
+    fetch = BusyDisk(rig, log)
+    log.segments[0].path.unlink()
+    assert await fetch.done() == (ErrorCode.kafka_storage_error, b"")
+    await rig.store.stop()
