@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from log_rig import NOW, LogRig, everything, put
+from log_rig import NOW, LogRig, everything, put, take
 
 from penstock.log import seek
 from penstock.log.compaction import compact, wants_compaction
@@ -168,4 +169,30 @@ async def test_a_disk_that_refuses_a_later_segment_leaves_the_log_as_its_files_a
     records = everything(log)
     assert len(records) < 300, "the first one was cleaned"
     assert {record.key: record for record in records} == latest
+    await rig.store.stop()
+
+
+async def test_a_log_that_begins_anew_before_it_is_cleaned_is_left_alone(rig: LogRig) -> None:
+    """Its first segment has the path of one that was to be cleaned, and records without a key are dropped."""
+    (log,) = rig.open(CONFIG, lead=False)
+    take(log, 1, 100, b"old")
+    log.commit(100)
+    log.roll()
+    await rig.store.write_behind.durable()
+    go_on = rig.hold_disk()
+    round_before = asyncio.create_task(rig.store.write_behind.durable())
+    await asyncio.sleep(0.1)  # it is under way: what is asked for from here on comes in the next
+    cleaning = asyncio.create_task(compact(log, rig.store.write_behind, rig.clock.now))
+    await asyncio.sleep(0)
+    rig.store.reset(log, 0)
+    take(log, 2, 50, b"new")
+    log.commit(50)
+    log.roll()
+    go_on.set()
+    await asyncio.gather(round_before, cleaning)
+    await rig.store.write_behind.durable()
+    for segment in log.segments[:-1]:
+        if segment.is_hot:
+            log.evict(segment)
+    assert [record.value for record in everything(log)] == [b"new"] * 50
     await rig.store.stop()

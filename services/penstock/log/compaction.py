@@ -64,6 +64,10 @@ async def compact(partition: PartitionLog, write_behind: WriteBehind, now_ms: in
     partition.cleaned_to = cleaned_to
     write_behind.save_state(partition)
     await write_behind.durable()
+    # A log that began anew meanwhile may have given their paths to its own segments.
+    segments = [segment for segment in segments if segment in partition.segments]
+    if not segments or partition.deleted:
+        return
     results: list[_Cleaned] = []
 
     def work() -> None:
