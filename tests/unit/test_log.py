@@ -144,6 +144,26 @@ async def test_a_torn_tail_on_disk_is_cut(rig: LogRig) -> None:
     await rig.store.stop()
 
 
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+async def test_an_offset_that_its_newest_file_lost_is_not_used_again(rig: LogRig, durability: str) -> None:
+    """It was damaged after a start from disk, and nothing of the log was in memory."""
+    (log,) = rig.open({"durability": durability})
+    for _ in range(10):
+        put(log, [b"old"])
+    await rig.store.stop()
+    rig.lose_memory()
+    (log,) = rig.open({"durability": durability})
+    newest = log.segments[-1]
+    await rig.crash()
+    os.truncate(newest.path, newest.position_on_disk(9))
+    newest.index_path.unlink(missing_ok=True)
+    (log,) = rig.open({"durability": durability})
+    assert put(log, [b"new"]).base_offset == 10
+    await rig.store.write_behind.durable()
+    assert [record.offset for record in everything(log)] == [*range(9), 10]
+    await rig.store.stop()
+
+
 async def test_damage_in_the_middle_is_reported_and_stops_nobody_else(rig: LogRig) -> None:
     first, second = rig.open({"segment.bytes": "65536"}, partitions=2)
     for at in range(600):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,6 +338,26 @@ async def test_a_log_with_a_hole_is_another_one_that_ends_before_the_hole_r1(
     log = await replica(rig)
     assert (log.storage_id, log.log_end) == (storage, 15)
     assert [int(path.stem) for path in sorted(log.disk_directory.glob("*.log"))] == [0, 10]
+    await rig.crash()
+
+
+async def test_a_log_without_segments_in_memory_is_another_one_if_its_newest_file_lost_something_r1(
+    rig: LogRig,
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    await rig.store.stop()
+    rig.lose_memory()
+    log = await replica(rig)
+    assert (log.log_end, log.segments[-1].is_hot) == (10, False)
+    storage, newest = log.storage_id, log.segments[-1]
+    await rig.crash()
+    os.truncate(newest.path, newest.position_on_disk(9))
+    newest.index_path.unlink(missing_ok=True)
+    log = await replica(rig)
+    assert log.log_end == 9
+    assert log.storage_id != storage
+    assert log.lost_up_to == 10
     await rig.crash()
 
 

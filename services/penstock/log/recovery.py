@@ -86,7 +86,7 @@ def recover(memory_directory: Path, disk_directory: Path, record: PartitionRecor
     else:
         assert control is not None
         if not hot:
-            end = max(end, control.appended)
+            found.skip_to = control.appended  # if a file has less now, offsets go on behind it all the same
         found.committed = control.committed
     found.log_end = end
     looked_at = cold if verify else hot or []

@@ -246,10 +246,11 @@ class LogStore:
         partition.begin_epoch(epoch)
         # Nobody else has a say on a single node: all that was appended is committed, once on disk if the
         # topic wants that.
-        if partition.config.durability is Durability.MEMORY:
+        if partition.in_memory or not found.memory_lost:
             partition.skip_to(found.skip_to)
+        if partition.in_memory:
             partition.commit(partition.log_end)
-        elif partition.unflushed or partition.high_watermark < partition.log_end:
+        elif not partition.dirty and (partition.unflushed or partition.high_watermark < partition.log_end):
             partition.dirty = True
             self.write_behind.note_dirty(partition)
         partition.serve(self.incarnation)
