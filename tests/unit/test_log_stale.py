@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from log_rig import LogRig, everything, take
+from log_rig import NOW, LogRig, everything, take
 
 from penstock.log.partition import PartitionLog
 from penstock.log.state import LocalState
 from penstock.log.writebehind import WriteBehind, _Round
+from penstock.wire import batch
+from penstock.wire.batch import BatchHeader
+from penstock.wire.records import Record, encode_batch
 
 
 @pytest.fixture
@@ -423,3 +426,60 @@ async def test_a_snapshot_of_producers_that_were_cut_is_not_written_when_the_dis
     assert log.unflushed == 0
     assert not snapshot.exists()
     await rig.crash()
+
+
+def take_from_producer(log: PartitionLog, first: int, count: int) -> BatchHeader:
+    """As `take`, of producer 9 with sequences from `first` on; the last batch's header."""
+    for sequence in range(first, first + count):
+        encoded = encode_batch(
+            [Record(log.log_end, NOW, None, b"x")],
+            base_offset=log.log_end,
+            leader_epoch=1,
+            producer_id=9,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        log.append_run(memoryview(encoded))
+    return batch.read_header(encoded)
+
+
+async def test_a_snapshot_that_is_to_be_deleted_brings_no_producer_back_r5(rig: LogRig) -> None:
+    """A segment begins where one was cut off whose files are still there: a retry is no duplicate."""
+    log = await replica(rig)
+    take(log, 1, 10)
+    cut = take_from_producer(log, 0, 10)
+    log.roll()
+    take(log, 1, 5)
+    await rig.store.write_behind.durable()
+    assert log.segments[-1].producers_path.exists()
+    go_on = rig.hold_disk()
+    rig.store.truncate(log, 10)
+    take(log, 2, 15)
+    rig.store.truncate(log, 20)
+    assert log.segments[-1].producers_path.exists()
+    assert log.producers.find_duplicate(cut) is None
+    go_on.set()
+    await rig.crash()
+
+
+async def test_a_snapshot_that_a_kill_left_brings_no_producer_back_r5(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await replica(rig)
+    take(log, 1, 10)
+    cut = take_from_producer(log, 0, 10)
+    log.roll()
+    take(log, 1, 5)
+    await rig.store.write_behind.durable()
+    monkeypatch.setattr(rig.store.write_behind, "soon", lambda work: None)
+    rig.store.truncate(log, 10)
+    take(log, 2, 10)
+    log.roll()
+    take(log, 2, 5)
+    await rig.crash()
+    for _ in range(2):  # nor when the new segment is on disk
+        log = await replica(rig)
+        assert [segment.base_offset for segment in log.segments] == [0, 10, 20]
+        assert log.producers.find_duplicate(cut) is None
+        await rig.store.write_behind.durable()
+        await rig.crash()

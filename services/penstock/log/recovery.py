@@ -288,6 +288,8 @@ def _match_file(segment: Segment, flushed: int) -> None:
         os.truncate(segment.path, segment.size)
     if segment.flushed < segment.size:
         segment.index_path.unlink(missing_ok=True)
+    if segment.flushed == 0:
+        segment.producers_path.unlink(missing_ok=True)
 
 
 def _drop_leftovers(directory: Path, hot: list[Segment]) -> None:
@@ -394,6 +396,8 @@ def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
     table = ProducerTable()
     start = 0
     for at in range(len(segments) - 1, 0, -1):
+        if segments[at].memory is not None and segments[at].flushed == 0:
+            continue  # the snapshot of that name may be of a segment that was cut, and not deleted yet
         try:
             snapshot = ProducerTable.decode(segments[at].read_producers_file())
         except OSError:

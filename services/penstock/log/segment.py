@@ -280,7 +280,8 @@ class Segment:
 
     def delete_files(self, spares: SpareFiles | None = None) -> None:
         self.close_file()
-        for path in (self.path, self.index_path, self.producers_path):
+        # The log last: killed half-way, no snapshot is left for another segment of that name.
+        for path in (self.producers_path, self.index_path, self.path):
             if spares is None:
                 path.unlink(missing_ok=True)
             else:
