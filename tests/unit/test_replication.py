@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from log_rig import LogRig, everything, put
+from log_rig import LogRig, everything, put, take
 from simulation import SimBroker, SimEnd, World, interpreted, records, simulate
 
 from penstock.broker.admin import AdminHandlers
@@ -576,6 +576,44 @@ async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
     (again,) = rig.open({"segment.bytes": "4096"})
     assert [record.value for record in everything(again)] == expected
     await rig.crash()
+    rig.close()
+
+
+async def test_a_cut_in_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    take(log, 1, 10)
+    log.roll()
+    take(log, 1, 10)
+    await rig.store.write_behind.durable()
+    log.evict(log.segments[0])
+    path, away = log.segments[0].path, tmp_path / "away"
+    path.rename(away)
+    before = (log.log_end, len(log.segments), rig.store.pool.use)
+    with pytest.raises(FileNotFoundError):
+        rig.store.truncate(log, 5)
+    assert (log.log_end, len(log.segments), rig.store.pool.use) == before
+    away.rename(path)
+    rig.store.truncate(log, 5)
+    log.commit(5)
+    assert len(everything(log)) == 5
+    await rig.store.stop()
+    rig.close()
+
+
+async def test_what_is_left_of_a_cut_segment_can_be_evicted(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    take(log, 1, 10)
+    await rig.store.write_behind.durable()
+    rig.store.truncate(log, 5)
+    take(log, 2, 3)
+    rig.store._wanted = rig.memory  # as much as there is
+    rig.store._reclaim()
+    assert [segment.is_hot for segment in log.segments] == [False, True]
+    log.commit(8)
+    assert len(everything(log)) == 8
+    await rig.store.stop()
     rig.close()
 
 

@@ -313,19 +313,22 @@ class PartitionLog:
         """Cut the log to end at `offset`, a batch boundary, and go on in a new segment (rule S2).
 
         Producers' state goes back with it (rule R5). Returns the segments that are gone and, last, the
-        one that was cut, whose files are still to be dealt with. Raises MemoryExhausted with nothing changed.
+        one that was cut, whose files are still to be dealt with. Raises MemoryExhausted, or OSError if a file
+        can't be read that has to be cut, with nothing changed.
         """
         if offset < self.high_watermark:
             raise WouldLoseCommitted(f"{self}: asked to cut at {offset}, committed is {self.high_watermark}")
         if offset >= self.log_end:
             return []
+        segment = next((s for s in reversed(self.segments) if s.base_offset < offset < s.next_offset), None)
+        position = 0
+        if segment is not None:
+            position = segment.position_of(offset) if segment.is_hot else segment.position_on_disk(offset)
         memory = self._pool.acquire(SMALLEST - layout.SEGMENT_HEADER)
         touched = []
         while self.segments and self.segments[-1].base_offset >= offset:
             touched.append(self._drop_newest())
-        if self.segments and self.segments[-1].next_offset > offset:
-            segment = self.segments[-1]
-            position = segment.position_of(offset) if segment.is_hot else segment.position_on_disk(offset)
+        if segment is not None:
             if position == 0:
                 touched.append(self._drop_newest())
             else:

@@ -285,7 +285,10 @@ class LogStore:
         """Cut a replica's tail; its files follow on the disk thread, before anything is written anew."""
         self._forget_snapshots(partition, offset)
         touched = partition.truncate(offset)
-        self._cut_later([s for s in touched if s in partition.segments])
+        cut = [s for s in touched if s in partition.segments]
+        self._cut_later(cut)
+        self._sealed.extend((partition, s) for s in cut if s.is_hot and (partition, s) not in self._sealed)
+        self._hurry()
         self._delete_later([s for s in touched if s not in partition.segments])
         self.write_behind.save_state(partition)
 
