@@ -10,7 +10,7 @@ import threading
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from etcd import EtcdProcess
-from harness import BrokerProcess, eventually, free_port
+from harness import BrokerProcess, eventually, free_port, promised
 
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200}
 
@@ -191,7 +191,7 @@ class Load:
         self.topic = topic
         self.partitions = partitions
         self.acknowledged: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        self.times: list[float] = []
+        self.times: dict[int, list[float]] = {partition: [] for partition in range(partitions)}
         self.failed: list[str] = []
         self._stop = threading.Event()
         self._producer = Producer(
@@ -235,11 +235,11 @@ class Load:
         assert offset is not None
         assert value is not None
         self.acknowledged[message.partition()].append((offset, value))
-        self.times.append(time.monotonic())
+        self.times[message.partition()].append(time.monotonic())
 
     @property
     def count(self) -> int:
-        return len(self.times)
+        return sum(map(len, self.times.values()))
 
     def start(self) -> Self:
         self._thread.start()
@@ -250,15 +250,9 @@ class Load:
         eventually(lambda: self.count >= before + more or self.failed, timeout)
         assert not self.failed, self.failed[:3]
 
-    def pause_around(self, moment: float) -> float:
-        """The longest time without an acknowledgement that began before, or soon after, `moment`."""
-        times = [t for t in self.times if t > moment - 1]
-        gaps = [(b - a) for a, b in itertools.pairwise(times) if b > moment and a < moment + 1]
-        return max(gaps, default=0.0)
-
     def longest_pause(self, since: float) -> float:
-        times = [t for t in self.times if t > since]
-        return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
+        """Of any partition, from then until now."""
+        return longest_pause(self.times, since, time.monotonic())
 
     def finish(self) -> None:
         self._stop.set()
@@ -270,15 +264,15 @@ class Load:
 class Follower:
     """A consumer in a group, on a thread: what it read and when, and every error that it was told."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
-        self.read: dict[int, list[int]] = defaultdict(list)
+    def __init__(self, cluster: Cluster, topic: str, group: str = "follower") -> None:
+        self.read: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         self.times: dict[int, list[float]] = defaultdict(list)
         self.errors: list[str] = []
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
                 "bootstrap.servers": cluster.bootstrap,
-                "group.id": "follower",
+                "group.id": group,
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": 100,
                 "topic.metadata.refresh.fast.interval.ms": 50,
@@ -297,9 +291,10 @@ class Follower:
             if (error := message.error()) is not None:
                 self.errors.append(str(error))
                 continue
-            offset = message.offset()
+            offset, value = message.offset(), message.value()
             assert offset is not None
-            self.read[message.partition()].append(offset)
+            assert value is not None
+            self.read[message.partition()].append((offset, value))
             self.times[message.partition()].append(time.monotonic())
         self._consumer.close()
 
@@ -308,23 +303,29 @@ class Follower:
         return sum(map(len, self.read.values()))
 
     def longest_pause(self, since: float) -> float:
-        """Of any partition."""
-        gaps = (
-            after - max(before, since)
-            for times in self.times.values()
-            for before, after in itertools.pairwise(times)
-            if after > since
-        )
-        return max(gaps, default=0.0)
+        """Of any partition, from then until now."""
+        return longest_pause(self.times, since, time.monotonic())
 
-    def finish(self, wanted: int) -> None:
-        """Read as many as there are, in order, none twice, and hear of no error."""
-        eventually(lambda: self.count >= wanted, 60)
+    def finish(self, found: dict[int, list[tuple[int, bytes]]]) -> None:
+        """Read what the log has, in order, none twice, and hear of no error."""
+        eventually(lambda: self.count >= sum(map(len, found.values())), 60)
         self._stop.set()
         self._thread.join(30)
         assert self.errors == []
-        for partition, offsets in self.read.items():
-            assert offsets == list(range(len(offsets))), f"partition {partition}: a gap, or one read twice"
+        for partition, records in found.items():
+            same = self.read[partition] == records
+            promised(same, f"partition {partition}: a consumer read a gap, one twice, or what is not there")
+
+
+def longest_pause(times: Mapping[int, list[float]], since: float, until: float) -> float:
+    """The longest time in which a partition, any of them, had nothing. It counts from the last before `since`
+    on, and up to `until` if it is not over by then."""
+    longest = 0.0
+    for each in times.values():
+        before = max((moment for moment in each if moment <= since), default=since)
+        within = [before, *(moment for moment in each if since < moment < until), until]
+        longest = max(longest, *(later - earlier for earlier, later in itertools.pairwise(within)))
+    return longest
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, list[tuple[int, bytes]]]:
@@ -366,13 +367,13 @@ def check(load: Load, found: dict[int, list[tuple[int, bytes]]]) -> int:
         sent = load.acknowledged[partition]
         values = [value for _, value in found[partition]]
         there = set(values)
-        assert len(there) == len(values), f"partition {partition} has a record twice"
-        assert values == sorted(values), f"partition {partition} is out of order"
+        promised(len(there) == len(values), f"partition {partition} has a record twice")
+        promised(values == sorted(values), f"partition {partition} is out of order")
         by_offset = dict(found[partition])
         lost = [(offset, value[:10]) for offset, value in sent if value not in there]
-        assert not lost, f"partition {partition} lost {len(lost)}: {lost[:5]}"
+        promised(not lost, f"partition {partition} lost {len(lost)}: {lost[:5]}")
         moved = [entry for entry in sent if entry[0] >= 0 and by_offset.get(entry[0]) != entry[1]]
-        assert not moved, f"partition {partition}: acknowledged at another offset: {moved[:5]}"
+        promised(not moved, f"partition {partition}: acknowledged at another offset: {moved[:5]}")
         total += len(sent)
     return total
 

@@ -21,6 +21,17 @@ from typing import Self
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 
 
+class Violation(AssertionError):
+    """A record was lost, repeated, moved or made up: a test that saw it has failed, whatever a second try
+    would show (AGAIN in the Makefile)."""
+
+
+def promised(kept: bool, otherwise: object) -> None:
+    """For verdicts on records; what only takes too long is an assertion like any other."""
+    if not kept:
+        raise Violation(otherwise)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
-from collections import defaultdict
 from typing import Any, NamedTuple
 
-from confluent_kafka import KafkaError, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from cluster import QUIET, Load
@@ -141,24 +138,15 @@ class Pause(NamedTuple):
 
 
 class TimedLoad(Load):
-    """Some 2,000 records a second from outside, with the time of every acknowledgement by partition."""
+    """Some 2,000 records a second from outside."""
 
     rest = 0.01
-
-    def __init__(self, release: Release, topic: str, partitions: int) -> None:
-        super().__init__(release, topic, partitions)  # type: ignore[arg-type]
-        self.moments: dict[int, list[float]] = defaultdict(list)
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        super()._delivered(error, message)
-        if error is None:
-            self.moments[message.partition()].append(time.monotonic())
 
     def pauses(self, since: float, longer_than: float = 0.25) -> list[Pause]:
         """Gaps between a partition's acknowledgements, longest first; those that overlap count as one."""
         gaps = sorted(
             (start, end - start)
-            for moments in self.moments.values()
+            for moments in self.times.values()
             for start, end in itertools.pairwise(moments)
             if end > since and end - start > longer_than
         )

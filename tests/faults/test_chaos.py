@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from etcd import needs_etcd
+from harness import promised
 
 pytestmark = needs_etcd
 
@@ -26,6 +27,8 @@ TESTS = Path(__file__).resolve().parent.parent
 KEPT = TESTS.parent / "artifacts" / "chaos"
 MINUTES = os.environ.get("CHAOS_MINUTES", "3")
 SEED = os.environ.get("CHAOS_SEED", "1")
+OF_TIME = {"stuck", "failed", "error"}
+"""Violations that a machine short of CPU can bring about; all others are about records."""
 
 
 def chaos(out: Path, *words: str, **environment: str) -> Any:
@@ -44,6 +47,12 @@ def chaos(out: Path, *words: str, **environment: str) -> Any:
     return json.loads((out / "verdict.json").read_text())
 
 
+def judge(found: Any) -> None:
+    told = (found["violations"], found["examples"])
+    promised(found["violations"].keys() <= OF_TIME, told)
+    assert found["good"], told
+
+
 @contextlib.contextmanager
 def kept_if_it_fails(out: Path) -> Iterator[Path]:
     """A test that fails may be run again, and its directory is gone then: what was found is worth more."""
@@ -60,7 +69,7 @@ def test_nothing_acknowledged_is_lost_repeated_or_moved_and_nobody_reads_what_is
 ) -> None:
     with kept_if_it_fails(tmp_path / "run") as out:
         found = chaos(out, "--minutes", MINUTES, "--seed", SEED)
-        assert found["good"], (found["violations"], found["examples"])
+        judge(found)
         assert found["acknowledged"] > 1000
 
 
@@ -70,7 +79,7 @@ def test_the_same_with_proxies_for_a_network(tmp_path: Path) -> None:
     words = ("--ground", "proxies", "--rounds", str(len(only)), "--alone", "--seed", SEED)
     with kept_if_it_fails(tmp_path / "run") as out:
         found = chaos(out, *words, *(f"--only={kind}" for kind in only))
-        assert found["good"], (found["violations"], found["examples"])
+        judge(found)
         assert found["rounds"] == len(only)
 
 

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
-from harness import PENSTOCK, eventually, free_port
+from harness import PENSTOCK, eventually, free_port, promised
 
 pytestmark = needs_etcd
 
@@ -45,9 +45,11 @@ def write(bootstrap: str, topic: str, values: list[str], partition: int = 0) -> 
     assert not failed
 
 
-def values(bootstrap: str, topic: str, partitions: int = 1) -> list[str]:
+def has(bootstrap: str, topic: str, values: list[str], partitions: int = 1) -> None:
+    """These records, in this order, partition by partition."""
     found = read_all(bootstrap, topic, partitions)
-    return [value.decode() for partition in sorted(found) for _, value in found[partition]]
+    there = [value.decode() for partition in sorted(found) for _, value in found[partition]]
+    promised(there == values, there)
 
 
 @pytest.mark.parametrize("comes_back", ["empty", "with its log"])
@@ -81,9 +83,9 @@ def test_an_unclean_election_needs_an_operators_word_and_says_what_is_lost(
             cluster.brokers[keeper].lose_disk()
         cluster.brokers[keeper].start()
         cluster.in_sync("t", 2)
-        assert values(cluster.bootstrap, "t") == ["kept-1", "kept-2", "new-1"]
+        has(cluster.bootstrap, "t", ["kept-1", "kept-2", "new-1"])
         penstock("cluster", "move-leader", "t", "0", str(keeper), *on)
-        assert values(cluster.bootstrap, "t") == ["kept-1", "kept-2", "new-1"]
+        has(cluster.bootstrap, "t", ["kept-1", "kept-2", "new-1"])
         if comes_back == "with its log":
             assert "an operator gave its log up" in cluster.brokers[keeper].log_text()
 
@@ -156,7 +158,7 @@ def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_pat
         cluster.brokers[stays].kill()  # the new one alone has everything
         cluster.in_sync("t", 1)
         write(cluster.bootstrap, "t", ["more"])
-        assert values(cluster.bootstrap, "t") == [*written, "more"]
+        has(cluster.bootstrap, "t", [*written, "more"])
 
 
 # penstock node
@@ -241,7 +243,7 @@ def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly
         write(bootstrap, "t", ["b"])
         eventually(lambda: get(f"{http}/v1/node")[0]["ready"], 30)
         assert 'penstock_node_broker_restarts_total{broker="1"} 1.0' in get(f"{http}/metrics")
-        assert sorted(values(bootstrap, "t", 2)) == ["a", "b"]
+        has(bootstrap, "t", ["a", "b"], partitions=2)
 
         pids = [broker["pid"] for broker in get(f"{http}/v1/node")]
         process.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from harness import BrokerProcess
+from harness import BrokerProcess, promised
 
 ROUNDS = int(os.environ.get("KILL_ROUNDS", "10"))
 PARTITIONS = 4
@@ -109,7 +109,7 @@ def test_acknowledged_records_survive_kill_9_under_load_once_and_in_order(tmp_pa
         for partition in range(PARTITIONS):
             sent = acknowledged[partition]
             assert sent == sorted(sent), "librdkafka reports deliveries in order"
-            assert found[partition] == sent
+            promised(found[partition] == sent, f"partition {partition} is not what was acknowledged")
             total += len(sent)
         assert total > 500 * ROUNDS
         assert broker.stop() == 0
@@ -132,7 +132,7 @@ def test_acknowledged_records_of_a_disk_topic_survive_loss_of_memory(tmp_path: P
         broker.kill()
         broker.lose_memory()
         broker.start()
-        assert read_all(broker.address, "safe") == delivered
+        promised(read_all(broker.address, "safe") == delivered, "the log is not what was acknowledged")
 
 
 def test_a_broker_that_is_told_to_stop_does_so_within_5_seconds_with_everything_on_disk(
@@ -151,4 +151,5 @@ def test_a_broker_that_is_told_to_stop_does_so_within_5_seconds_with_everything_
         assert time.monotonic() - started < 5
         broker.lose_memory()
         broker.start()
-        assert sum(map(len, read_all(broker.address, "t").values())) == 20_000
+        found = sum(map(len, read_all(broker.address, "t").values()))
+        promised(found == 20_000, f"{found} of 20,000 are there")

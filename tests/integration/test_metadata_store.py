@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from etcd import EtcdProcess, needs_etcd
 from harness import free_port
+from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, MetadataStore, SqliteMetadata, Unavailable, Versioned
+from penstock.cluster.topics import PRODUCER_ID_BLOCK
 from proxy import Proxy, everything, nothing
 
 
@@ -50,6 +53,54 @@ async def test_a_swap_of_several_keys_is_all_or_nothing(store: MetadataStore) ->
     assert await store.swap([Change("/x/1", 1, 0), Change("/x/2", 2, 0)])
     assert not await store.swap([Change("/x/3", 3, 0), Change("/x/2", None, 0)])
     assert [(entry.key, entry.value) for entry in await store.scan("/x/")] == [("/x/1", 1), ("/x/2", 2)]
+
+
+async def test_two_brokers_never_give_out_the_same_producer_id_r5(store: MetadataStore) -> None:
+    async def take(broker: int) -> list[int]:
+        directory = ClusterDirectory(store, broker, {})
+        return [await directory.next_producer_id() for _ in range(2 * PRODUCER_ID_BLOCK + 1)]
+
+    first, second = await asyncio.gather(take(1), take(2))
+    again = await take(1)  # as after a restart
+    assert len({*first, *second, *again}) == len(first) + len(second) + len(again)
+
+
+async def overtaken(store: MetadataStore, monkeypatch: pytest.MonkeyPatch, *, compares: bool) -> list[int]:
+    """Ids of two brokers: the second takes its block when the first has looked and not swapped yet."""
+    first, second = (ClusterDirectory(store, number, {}) for number in (1, 2))
+    swap = store.swap
+    theirs: list[int] = []
+
+    async def late(changes: Sequence[Change]) -> bool:
+        monkeypatch.undo()
+        theirs.append(await second.next_producer_id())
+        (change,) = changes
+        if not compares:
+            found = await store.get(change.key)
+            assert found is not None
+            return await swap([replace(change, expected=found.revision)])
+        assert not await swap(changes)
+        return False
+
+    monkeypatch.setattr(store, "swap", late)
+    ours = [await first.next_producer_id() for _ in range(3)]
+    assert len(theirs) == 1
+    return [*ours, *theirs, *[await second.next_producer_id() for _ in range(3)]]
+
+
+async def test_a_broker_that_lost_the_swap_takes_another_block_of_producer_ids_r5(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await overtaken(store, monkeypatch, compares=True)
+    assert len(set(ids)) == len(ids)
+
+
+async def test_without_comparing_two_brokers_give_out_the_same_producer_ids_r5(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the test above."""
+    ids = await overtaken(store, monkeypatch, compares=False)
+    assert len(set(ids)) < len(ids)
 
 
 async def test_a_watch_tells_everything_there_is_and_then_every_change(store: MetadataStore) -> None:

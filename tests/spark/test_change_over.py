@@ -15,7 +15,7 @@ from test_streams import start_real_time, written
 from topics import Topic
 
 from cluster import Cluster
-from harness import eventually
+from harness import eventually, promised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,6 +86,8 @@ def test_queries_change_over_and_back_without_losing_or_repeating(
             for query in queries:
                 query.stop()
         assert [query.exception() for query in queries] == [None, None]
-        assert Counter(number for _, _, number in got) == expected_numbers
-        assert max(Counter((partition, offset) for partition, offset, _ in got).values()) == 1
-        assert written(spark, target) == expected_numbers
+        read = Counter(number for _, _, number in got)
+        promised(read == expected_numbers, "micro-batches read what was not acknowledged, or not once")
+        places = Counter((partition, offset) for partition, offset, _ in got)
+        promised(max(places.values()) == 1, "micro-batches read an offset twice")
+        promised(written(spark, target) == expected_numbers, "the real-time query wrote something else")

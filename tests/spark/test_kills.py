@@ -17,7 +17,7 @@ from numbers_in import Numbers
 from standalone import StandaloneCluster
 from topics import Topic
 
-from harness import BrokerProcess, eventually
+from harness import BrokerProcess, eventually, promised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,9 +51,10 @@ def everything(spark: SparkSession, topic: Topic) -> Counter[tuple[int, int, int
 def assert_once(spark: SparkSession, topic: Topic, query: Query, acknowledged: list[int]) -> None:
     """Compared record by record: what was acknowledged, what the log holds, what each sink has."""
     log = everything(spark, topic)
-    assert Counter(number for _, _, number in log.elements()) == Counter(acknowledged)
+    held = Counter(number for _, _, number in log.elements())
+    promised(held == Counter(acknowledged), "the log doesn't hold what was acknowledged")
     for sink in SINKS:
-        assert query.rows(spark, sink) == log, sink
+        promised(query.rows(spark, sink) == log, f"{sink} doesn't have what the log holds")
 
 
 def test_a_driver_killed_at_random_writes_every_record_once(
@@ -123,6 +124,7 @@ def test_a_broker_that_loses_its_memory_repeats_no_record(
     log = everything(spark, topic)
     for sink in SINKS:
         rows = query.rows(spark, sink)
-        assert not log - rows, sink
+        promised(not log - rows, f"{sink} lacks what the log holds")
         places = Counter((partition, offset) for partition, offset, _ in rows.elements())
-        assert [place for place, times in places.items() if times > 1] == [], sink
+        twice = [place for place, times in places.items() if times > 1]
+        promised(not twice, f"{sink} has twice: {twice[:5]}")

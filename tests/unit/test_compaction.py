@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from log_rig import NOW, LogRig, everything, put, take
 
-from penstock.log import seek
+from penstock.log import compaction, seek
 from penstock.log.compaction import compact, wants_compaction
 from penstock.wire import batch
 
@@ -57,6 +57,16 @@ async def test_only_committed_sealed_segments_are_cleaned(rig: LogRig) -> None:
     await rig.store.write_behind.durable()
     await compact(log, rig.store.write_behind, rig.clock.now)
     assert [record.value for record in everything(log)] == [b"old"]
+    await rig.store.stop()
+
+
+async def test_cleaned_above_the_watermark_a_committed_value_is_lost_r7(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R7, a test of the test: without the rule the schedule above does its harm and is noticed."""
+    monkeypatch.setattr(compaction, "_cleanable", lambda partition, now: partition.segments[:-1])
+    with pytest.raises(AssertionError, match="old"):
+        await test_only_committed_sealed_segments_are_cleaned(rig)
     await rig.store.stop()
 
 

@@ -7,16 +7,18 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from log_rig import NOW, LogRig, everything, put
 
-from penstock.log import writebehind
+from penstock.log import recovery, store, writebehind
 from penstock.log.partition import CeilingReached, PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
+from penstock.log.state import PartitionRecord
 from penstock.log.store import HEARTBEAT, PartitionPlace
 from penstock.shm.memory import SegmentMemory
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -113,6 +115,20 @@ async def test_offsets_that_were_shown_never_mean_another_record_after_memory_is
     assert values(everything(log)) == [b"%d" % at for at in range(100)]
     assert put(log, [b"new"]).base_offset >= 120
     assert everything(log)[-1].value == b"new"
+    await rig.store.stop()
+
+
+async def test_without_a_ceiling_an_offset_means_another_record_after_memory_is_lost_r9(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9, a test of the test: without the rule the schedule above does its harm and is noticed."""
+
+    def forgetful(memory: Path, disk: Path, record: PartitionRecord, now_ms: int) -> recovery.Recovered:
+        return recovery.recover(memory, disk, replace(record, ceiling=0), now_ms)
+
+    monkeypatch.setattr(store, "recover", forgetful)
+    with pytest.raises(AssertionError, match="base_offset"):
+        await test_offsets_that_were_shown_never_mean_another_record_after_memory_is_lost(rig)
     await rig.store.stop()
 
 

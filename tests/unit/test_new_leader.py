@@ -16,7 +16,9 @@ from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.takeover import take_over
 from penstock.broker.offsets import EARLIEST, LATEST, OffsetHandlers
 from penstock.broker.offsetslog import ConsumerOffsets
+from penstock.log import seek
 from penstock.log.partition import PartitionLog
+from penstock.shm.layout import PartitionState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.records import Record, encode_batch
 
@@ -133,6 +135,7 @@ def test_a_coordinator_that_was_deposed_while_it_waited_commits_nothing_r12() ->
             assert replicator is not None
             assert await replicator.hand_over(replicator.replicas[world.key], None, "a test")
             assert not log.leading
+            assert log.control.state is PartitionState.FENCED
             end = log.log_end
         with pytest.raises(KafkaError) as deposed:
             await committing
@@ -140,3 +143,44 @@ def test_a_coordinator_that_was_deposed_while_it_waited_commits_nothing_r12() ->
         assert log.log_end == end
 
     play(scenario, brokers=2)
+
+
+# Tests of the tests: without its rule, each schedule above does its harm and is noticed.
+
+
+def test_without_the_epochs_start_an_offset_goes_back_r8(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = OffsetHandlers._find
+
+    async def at_once(self: OffsetHandlers, log: PartitionLog, timestamp: int) -> seek.Found:
+        start, log.epoch_start = log.epoch_start, 0
+        try:
+            return await find(self, log, timestamp)
+        finally:
+            log.epoch_start = start
+
+    monkeypatch.setattr(OffsetHandlers, "_find", at_once)
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_offsets_are_not_available_before_the_epochs_start_is_committed_r8()
+
+
+def test_without_the_epochs_start_a_coordinator_loads_too_little_r12(monkeypatch: pytest.MonkeyPatch) -> None:
+    patiently = take_over
+
+    async def at_once(log: PartitionLog, groups: GroupCoordinator) -> None:
+        start, log.epoch_start = log.epoch_start, 0
+        try:
+            await patiently(log, groups)
+        finally:
+            log.epoch_start = start
+
+    monkeypatch.setitem(globals(), "take_over", at_once)
+    with pytest.raises(AssertionError, match=r"not \[0\]"):
+        test_a_coordinator_loads_nothing_before_it_knows_what_is_committed_r12()
+
+
+def test_a_coordinator_that_does_not_look_again_writes_when_it_is_deposed_r12(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ConsumerOffsets, "_check_leading", lambda *_: None)
+    with pytest.raises(AssertionError, match="log_end"):
+        test_a_coordinator_that_was_deposed_while_it_waited_commits_nothing_r12()

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 from log_rig import LogRig
+from simulation import interpreted
 
 from penstock.broker.catalog import Catalog
 from penstock.broker.produce import ProduceHandler
 from penstock.broker.reply import Answer, Hand, Promise, Reply
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import PartitionInfo, Topic
-from penstock.log.partition import PartitionLog
+from penstock.log.partition import AppendResult, PartitionLog
+from penstock.wire.batch import BatchHeader, Buffer
 from penstock.wire.errors import ErrorCode
 from penstock.wire.head import read_head
 from rawclient import produce_tree, read_response, record_batch, request_bytes
@@ -77,6 +79,25 @@ async def test_a_repeat_of_a_batch_that_is_not_committed_waits_for_its_commit_to
     committed = ask(handler, batch)
     assert isinstance(committed, Reply), "it is committed: nothing is left to wait for"
     assert base_offset(committed) == 0
+    await rig.store.stop()
+
+
+@interpreted
+async def test_without_that_wait_a_repeat_is_acknowledged_too_soon_r5(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test of the test: without the rule the schedule above does its harm and is noticed."""
+    append = PartitionLog.append
+
+    def hasty(self: PartitionLog, header: BatchHeader, records: Buffer) -> AppendResult:
+        result = append(self, header, records)
+        if result.duplicate:
+            result.next_offset = 0
+        return result
+
+    monkeypatch.setattr(PartitionLog, "append", hasty)
+    with pytest.raises(AssertionError, match="answered before it was on disk"):
+        await test_a_repeat_of_a_batch_that_is_not_committed_waits_for_its_commit_too_r5(rig)
     await rig.store.stop()
 
 

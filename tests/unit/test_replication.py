@@ -29,11 +29,13 @@ from penstock.log.store import LogStore, PartitionPlace
 from penstock.replication import frames
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
-from penstock.replication.replicator import Patience
+from penstock.replication.replicator import Patience, Replicator
+from penstock.shm.control import PartitionControl
+from penstock.shm.layout import PartitionState as ControlState
 from penstock.shm.memory import SegmentMemory
 from penstock.wire import batch
 from penstock.wire.batch import Buffer
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 
 Scenario = Callable[[World], Awaitable[None]]
 
@@ -66,6 +68,11 @@ def log_of(broker: SimBroker, world: World) -> PartitionLog:
 
 def other(world: World, broker: SimBroker) -> SimBroker:
     return next(each for each in world.brokers.values() if each is not broker)
+
+
+def shown(broker: SimBroker, world: World) -> ControlState:
+    """What readers on that broker's machine find in its shared memory."""
+    return PartitionControl.open(log_of(broker, world).memory_directory).state
 
 
 # Elections
@@ -530,32 +537,34 @@ def test_an_epoch_that_was_cut_off_is_forgotten_though_the_disk_has_not_heard_of
 async def test_truncation_takes_records_and_producers_back_into_a_new_segment_r5(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     (log,) = rig.open()
-    log.replicated = True
-    put(log, [b"a", b"b"], producer=(9, 0, 0))
-    log.commit(2)
-    segment = log.segments[-1]
-    put(log, [b"c"], producer=(9, 0, 2))
-    put(log, [b"d"], producer=(9, 0, 3))
-    before = bytes(segment.bytes_between(0, segment.size))
-    rig.store.truncate(log, 3)
-    assert log.log_end == 3
-    assert log.segments[-1] is not segment, "what others still look at is never written again"
-    # The record that was cut is new again, the one before it is not.
-    assert put(log, [b"d"], producer=(9, 0, 3)).duplicate is False
-    assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is True
-    log.commit(log.log_end)
-    assert [record.value for record in everything(log)] == [b"a", b"b", b"c", b"d"]
-    memory = segment.memory
-    assert memory is not None
-    assert bytes(memory.view[4096 : 4096 + len(before)]) == before
-    with pytest.raises(WouldLoseCommitted):
-        rig.store.truncate(log, 1)
-    await rig.store.write_behind.durable()
-    await rig.crash()
-    (again,) = rig.open()
-    assert [record.value for record in everything(again)] == [b"a", b"b", b"c", b"d"]
-    await rig.crash()
-    rig.close()
+    try:
+        log.replicated = True
+        put(log, [b"a", b"b"], producer=(9, 0, 0))
+        log.commit(2)
+        segment = log.segments[-1]
+        put(log, [b"c"], producer=(9, 0, 2))
+        put(log, [b"d"], producer=(9, 0, 3))
+        before = bytes(segment.bytes_between(0, segment.size))
+        rig.store.truncate(log, 3)
+        assert log.log_end == 3
+        assert log.segments[-1] is not segment, "what others still look at is never written again"
+        # The record that was cut is new again, the one before it is not.
+        assert put(log, [b"d"], producer=(9, 0, 3)).duplicate is False
+        assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is True
+        log.commit(log.log_end)
+        assert [record.value for record in everything(log)] == [b"a", b"b", b"c", b"d"]
+        memory = segment.memory
+        assert memory is not None
+        assert bytes(memory.view[4096 : 4096 + len(before)]) == before
+        with pytest.raises(WouldLoseCommitted):
+            rig.store.truncate(log, 1)
+        await rig.store.write_behind.durable()
+        await rig.crash()
+        (again,) = rig.open()
+        assert [record.value for record in everything(again)] == [b"a", b"b", b"c", b"d"]
+    finally:
+        await rig.crash()
+        rig.close()
 
 
 async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
@@ -862,6 +871,7 @@ def test_a_deposed_leader_can_commit_nothing_and_is_cut_to_the_common_prefix_r12
         leader = await world.leading()
         await world.produce()
         old = log_of(leader, world)
+        assert shown(leader, world) is ControlState.LIVE
         # It hears nobody, etcd neither, but a client still does.
         leader.metadata.away = True
         world.network.stalled |= {(1, 2), (2, 1)}
@@ -871,11 +881,33 @@ def test_a_deposed_leader_can_commit_nothing_and_is_cut_to_the_common_prefix_r12
         for each in tail:
             assert await each is not ErrorCode.none
         assert old.high_watermark == 1
+        assert shown(leader, world) is ControlState.SUSPECT, "readers here would trust it"
         leader.metadata.away = False
         world.network.stalled.clear()
+        await world.until(lambda: shown(leader, world) is ControlState.FENCED)
+        assert shown(other(world, leader), world) is ControlState.LIVE
         await world.in_sync(2)
         await asyncio.sleep(1)
         world.check()
+
+    play(scenario)
+
+
+def test_a_leader_that_does_not_hear_its_backup_is_suspect_until_it_has_dropped_it(
+    play: Callable[..., None],
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert (shown(leader, world), shown(backup, world)) == (ControlState.LIVE, ControlState.FENCED)
+        leader.metadata.away = backup.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        await world.until(lambda: shown(leader, world) is ControlState.SUSPECT, 1)
+        await asyncio.sleep(5)
+        assert shown(leader, world) is ControlState.SUSPECT, "it can't know that nobody else leads"
+        leader.metadata.away = False
+        await world.in_sync(1)
+        await world.until(lambda: shown(leader, world) is ControlState.LIVE, 1)
 
     play(scenario)
 
@@ -1229,6 +1261,21 @@ def test_without_frame_numbers_an_answer_counts_for_another_frame_r4(
         test_an_answer_to_a_frame_counts_for_its_connection_and_its_handshake_only_r4(play)
 
 
+async def test_without_producers_going_back_a_new_record_passes_for_a_repeat_r5(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    truncate = LogStore.truncate
+
+    def records_only(self: LogStore, partition: PartitionLog, offset: int) -> None:
+        producers = partition.producers
+        truncate(self, partition, offset)
+        partition.producers = producers
+
+    monkeypatch.setattr(LogStore, "truncate", records_only)
+    with pytest.raises(AssertionError, match="duplicate"):
+        await test_truncation_takes_records_and_producers_back_into_a_new_segment_r5(tmp_path)
+
+
 @interpreted
 def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -1254,6 +1301,45 @@ def test_on_one_connection_a_catch_up_holds_up_heartbeats_r10(play: Callable[...
 def test_without_a_hold_down_a_dropped_backup_is_added_again_at_once_r10(play: Callable[..., None]) -> None:
     with pytest.raises(AssertionError, match="added again"):
         play(flapping(0.0))
+
+
+def test_without_the_log_start_in_frames_deleted_records_come_back_r11(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogStore, "follow_log_start", lambda self, partition, offset: None)
+    with pytest.raises(AssertionError, match="log_start"):
+        test_the_log_start_goes_to_every_replica_and_stays_r11(play)
+
+
+@pytest.mark.parametrize("fault", ["cut off", "deposed meanwhile", "refused"])
+def test_without_waiting_for_replicas_records_count_as_deleted_too_soon_r11(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    told = Replicator.told
+
+    async def hardly(self: Replicator, partition: PartitionLog, term: int) -> None:
+        with contextlib.suppress(KafkaError):
+            await told(self, partition, term, timeout=0.2)
+
+    monkeypatch.setattr(Replicator, "told", hardly)
+    with pytest.raises(AssertionError, match="none"):
+        test_records_count_as_deleted_only_when_every_replica_knows_r11(play, fault)
+
+
+@interpreted
+def test_without_a_mark_in_shared_memory_readers_trust_a_deposed_leader_r12(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step_down = PartitionLog.step_down
+
+    def in_silence(self: PartitionLog) -> None:
+        before = self.control.state
+        step_down(self)
+        self.control.state = before
+
+    monkeypatch.setattr(PartitionLog, "step_down", in_silence)
+    with pytest.raises(AssertionError, match="not within"):
+        test_a_deposed_leader_can_commit_nothing_and_is_cut_to_the_common_prefix_r12(play)
 
 
 def test_a_replica_that_is_placed_here_again_waits_until_the_last_one_is_gone(
