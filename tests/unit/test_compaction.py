@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from log_rig import NOW, LogRig, everything, put, take
@@ -16,13 +14,6 @@ from penstock.log.compaction import compact, wants_compaction
 from penstock.wire import batch
 
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": "65536", "min.cleanable.dirty.ratio": "0.1"}
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    rig = LogRig(tmp_path / "data")
-    yield rig
-    rig.close()
 
 
 async def clean(rig: LogRig, log: object) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from log_rig import LogRig, put
 
 from penstock.broker.catalog import Catalog
@@ -23,13 +20,6 @@ from penstock.wire.messages import read_request
 from rawclient import read_response, request_bytes
 
 VERSION = 11
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    made = LogRig(tmp_path)
-    yield made
-    made.close()
 
 
 class BusyDisk:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,13 +22,6 @@ from penstock.log.state import PartitionRecord
 from penstock.log.store import HEARTBEAT, PartitionPlace
 from penstock.shm.memory import SegmentMemory
 from penstock.wire.errors import ErrorCode, KafkaError
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    rig = LogRig(tmp_path / "data")
-    yield rig
-    rig.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from log_rig import LogRig, everything, put
 
 from penstock.log.partition import PartitionLog
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    rig = LogRig(tmp_path / "data")
-    yield rig
-    rig.close()
 
 
 def is_true(log: PartitionLog) -> bool:

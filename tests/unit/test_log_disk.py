@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from log_rig import LogRig, take
@@ -14,13 +12,6 @@ from penstock.log.partition import PartitionLog
 from penstock.log.writebehind import WriteBehind, _Round
 
 DISK = {"durability": "disk"}
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    rig = LogRig(tmp_path / "disk")
-    yield rig
-    rig.close()
 
 
 class SlowDisk:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from log_rig import NOW, LogRig, everything, take
@@ -17,13 +15,6 @@ from penstock.log.writebehind import WriteBehind, _Round
 from penstock.wire import batch
 from penstock.wire.batch import BatchHeader
 from penstock.wire.records import Record, encode_batch
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    rig = LogRig(tmp_path / "disk")
-    yield rig
-    rig.close()
 
 
 async def replica(rig: LogRig, **configs: str) -> PartitionLog:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from log_rig import LogRig
@@ -23,13 +21,6 @@ from penstock.wire.head import read_head
 from rawclient import produce_tree, read_response, record_batch, request_bytes
 
 VERSION = 9
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[LogRig]:
-    made = LogRig(tmp_path)
-    yield made
-    made.close()
 
 
 def handler_of(rig: LogRig, log: PartitionLog) -> ProduceHandler:

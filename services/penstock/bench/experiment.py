@@ -70,6 +70,9 @@ class Goal:
     within: Variant = field(default_factory=dict)
     """Only for variants with these labels."""
 
+    def __str__(self) -> str:
+        return f"{self.metric} of {self.contender}" + (f" / {self.to}" if self.to else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Plot:

@@ -24,10 +24,9 @@ and leaders and backups should stay what they are; Kafka waits for longer by its
 class Replicated(Server):
     """Several brokers, numbered from 1; the first one's address leads to all."""
 
-    def __init__(self, rig: Rig, brokers: Sequence[Server], etcd: Etcd | None = None) -> None:
+    def __init__(self, rig: Rig, brokers: Sequence[Server]) -> None:
         super().__init__(rig)
         self.brokers = brokers
-        self.etcd = etcd
         self.name, self.version, self.port = brokers[0].name, brokers[0].version, brokers[0].port
 
     @property
@@ -133,4 +132,4 @@ def make(
         )
         for number in range(1, count + 1)
     ]
-    return Replicated(rig, brokers, etcd)
+    return Replicated(rig, brokers)

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.bench import experiment, results
-from penstock.bench.experiment import Experiment, Goal
+from penstock.bench.experiment import Experiment
 from penstock.bench.results import Result, UnreadableResult
 
 _MARK: Final = re.compile(r"(<!-- bench ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -74,7 +74,7 @@ def goals(found: Mapping[str, Found]) -> str:
             within = f", {results.label(goal.within)}" if goal.within else ""
             state = "yes" if met == len(verdicts) else f"{met} of {len(verdicts)}"
             lines.append(
-                f"| {name} | {_what(goal)}{within} | {figure(goal.limit)} "
+                f"| {name} | {goal}{within} | {figure(goal.limit)} "
                 f"| {'-' if worst is None else figure(worst)} | {state if verdicts else 'not judged'} |"
             )
     return "\n" + "\n".join(lines) + "\n\n"
@@ -154,14 +154,8 @@ def _goals(result: Result, subject: type[Experiment]) -> list[str]:
         goal = verdict.goal
         state = "not judged" if verdict.met is None else "met" if verdict.met else "**missed**"
         value = "-" if verdict.value is None else figure(verdict.value)
-        lines.append(
-            f"- goal {state}: {_what(goal)} at most {figure(goal.limit)}, {verdict.variant}: {value}"
-        )
+        lines.append(f"- goal {state}: {goal} at most {figure(goal.limit)}, {verdict.variant}: {value}")
     return lines
-
-
-def _what(goal: Goal) -> str:
-    return f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
 
 
 def figure(value: float) -> str:

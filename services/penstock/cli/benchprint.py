@@ -51,9 +51,8 @@ def print_result(result: Result, subject: type[Experiment]) -> None:
             )
     for verdict in result.judge(subject.goals):
         goal = verdict.goal
-        what = f"{goal.metric} of {goal.contender}" + (f" / {goal.to}" if goal.to else "")
         state = "not judged" if verdict.met is None else "met" if verdict.met else "NOT met"
-        typer.echo(f"goal {state}: {what} <= {goal.limit:.3g} at {verdict.variant}: {_figure(verdict.value)}")
+        typer.echo(f"goal {state}: {goal} <= {goal.limit:.3g} at {verdict.variant}: {_figure(verdict.value)}")
 
 
 def _figure(value: float | None) -> str:

@@ -304,16 +304,17 @@ class Segment:
         with self.path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             position = index.position_for_offset(offset)
-            if not index.fits(position, os.pread(descriptor, batch.HEADER_SIZE, position), 0):
-                position = 0
+            head = os.pread(descriptor, batch.HEADER_SIZE, position)
+            if not index.fits(position, head, 0):
+                position, head = 0, os.pread(descriptor, batch.HEADER_SIZE, 0)
             while True:
-                head = os.pread(descriptor, batch.HEADER_SIZE, position)
                 if position >= end or len(head) < batch.HEADER_SIZE:
                     return b""
                 base, size = batch.read_place(head, 0)
                 if base + batch.read_last_offset_delta(head, 0) >= offset:
                     break
                 position += size
+                head = os.pread(descriptor, batch.HEADER_SIZE, position)
             chunk = os.pread(descriptor, min(max(limit, size), end - position), position)
         whole = 0
         for start, header in batch.walk(chunk, 0, len(chunk)):

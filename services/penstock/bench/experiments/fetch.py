@@ -15,12 +15,11 @@ from penstock.bench.experiment import Better, Experiment, Figures, Metric, Optio
 from penstock.bench.load import Load, fill
 from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
+from penstock.bench.warming import until_steady
 from penstock.settings import parse_size
 
 _TOPIC: Final = "read"
 _STEADY: Final = 0.05
-_LEAST_WARM_UPS: Final = 3
-_MOST_WARM_UPS: Final = 10
 _SLACK: Final = 1.5
 """Memory budget to data: everything stays in memory, and the load has room to overshoot."""
 
@@ -69,16 +68,14 @@ class Subject(Experiment):
             self._servers[broker] = server
 
     def warm_up(self, contender: str, variant: Variant) -> None:
-        """Until the cost stands still: a JVM compiles what it runs. Python and idling don't change."""
-        if not contender.endswith("raw"):
-            self._read(contender, variant, self.options.seconds / 2)
-            return
-        before = 0.0
-        for looks in range(1, _MOST_WARM_UPS + 1):
-            cost = self._read(contender, variant, self.options.seconds / 2)["broker_cpu_seconds_per_gb"]
-            if looks >= _LEAST_WARM_UPS and abs(cost - before) < _STEADY * cost:
-                return
-            before = cost
+        """Python clients are their own limit, and idling costs nothing per GB: once is enough for them."""
+
+        def cost() -> float:
+            figures = self._read(contender, variant, self.options.seconds / 2)
+            return figures.get("broker_cpu_seconds_per_gb", 0.0)
+
+        looks = (3, 10) if contender.endswith("raw") else (1, 1)
+        until_steady(cost, _STEADY, least=looks[0], most=looks[1])
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         return self._read(contender, variant, self.options.seconds)

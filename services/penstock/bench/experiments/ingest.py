@@ -33,6 +33,7 @@ from penstock.bench.load import Load, fill, measured_load
 from penstock.bench.replicas import Replicated
 from penstock.bench.rig import ProcessFailed, Rig
 from penstock.bench.servers import Server
+from penstock.bench.warming import until_steady
 from penstock.settings import parse_size
 
 TOPIC: Final = "ingest"
@@ -137,16 +138,16 @@ class Subject(Experiment):
         fill(server, self._load(_WARM_CHUNK)._replace(acks=acks), int(budget * _TURNS))
 
     def warm_up(self, contender: str, variant: Variant) -> None:
-        """Until the cost stands still: Java compiles itself for many seconds, and must not be judged then."""
-        server, before = self._server(contender, variant), 0.0
+        server, load = self._server(contender, variant), self._load_of(variant)
+        seconds = max(1.0, self.options.seconds / 2)
         least = 2 if server in self._warm or self.options.quick else _LEAST_WARM_UPS
         self._warm.add(server)
-        for looks in range(1, _MOST_WARM_UPS + 1):
-            seconds = max(1.0, self.options.seconds / 2)
-            cost = measured_load(server, self._load_of(variant), seconds)["cpu_us_per_request"]
-            if looks >= least and abs(cost - before) < _STEADY * cost:
-                return
-            before = cost
+        until_steady(
+            lambda: measured_load(server, load, seconds)["cpu_us_per_request"],
+            _STEADY,
+            least=least,
+            most=_MOST_WARM_UPS,
+        )
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         server = self._server(contender, variant)
