@@ -610,6 +610,35 @@ async def test_a_cut_in_a_file_that_cannot_be_read_changes_nothing(tmp_path: Pat
     rig.close()
 
 
+async def test_a_cut_with_producers_in_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    put(log, [b"a"], producer=(9, 0, 0))
+    log.roll()
+    put(log, [b"b"], producer=(9, 0, 1))
+    put(log, [b"c"], producer=(9, 0, 2))
+    await rig.store.write_behind.durable()
+    log.evict(log.segments[0])
+    log.segments[1].producers_path.unlink()  # else all that is needed would be there
+    path, away = log.segments[0].path, tmp_path / "away"
+    path.rename(away)
+    before = (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use)
+    with pytest.raises(FileNotFoundError):
+        rig.store.truncate(log, 2)
+    assert (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use) == before
+    assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is True
+    with pytest.raises(FileNotFoundError):
+        log.give_up_from(2)
+    assert (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use) == before
+    away.rename(path)
+    rig.store.truncate(log, 2)
+    assert put(log, [b"b"], producer=(9, 0, 1)).duplicate is True
+    assert put(log, [b"other"], producer=(9, 0, 2)).duplicate is False
+    await rig.store.stop()
+    rig.close()
+
+
 async def test_what_is_left_of_a_cut_segment_can_be_evicted(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     (log,) = rig.open(lead=False)
