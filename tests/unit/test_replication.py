@@ -1336,6 +1336,47 @@ def test_one_failure_does_not_stop_the_clock(
     play(scenario)
 
 
+def test_a_cut_that_the_disk_refuses_is_asked_for_again_on_the_same_connection(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert await world.produce() is ErrorCode.none
+        # The leader's last record reaches nobody, the other one leads, and has it cut.
+        leader.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        tail = asyncio.create_task(world.produce(log_of(leader, world), timeout=1))
+        await world.until(lambda: backup.led(world.key))
+        await tail
+        refused = 0
+        truncate = leader.store.truncate
+
+        def refuse(partition: PartitionLog, offset: int) -> None:
+            nonlocal refused
+            refused += 1
+            if refused <= 3:
+                raise OSError(errno.EIO, "the disk is tired")
+            truncate(partition, offset)
+
+        leader.store.truncate = refuse  # type: ignore[method-assign]
+        leader.metadata.away = False
+        world.network.stalled.clear()
+        assert backup.replicator is not None
+        await world.until(lambda: refused)
+        lane = backup.replicator.links[leader.number]._live
+        channel = lane.channel
+        assert channel is not None
+        await world.in_sync(2)
+        assert refused == 4
+        assert lane.channel is channel, "one partition's failure cut off all others"
+        assert "the disk is tired" in caplog.text
+        await asyncio.sleep(1)
+        world.check()
+
+    play(scenario)
+
+
 def test_parked_records_that_do_not_fit_any_more_are_asked_for_again(play: Callable[..., None]) -> None:
     async def scenario(world: World) -> None:
         leader = await world.leading()
