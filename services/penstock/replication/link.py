@@ -142,6 +142,8 @@ class Link(Sender):
         self.broker = broker
         self.now: Callable[[], float] = replicator.now
         self.heard_at = self.now()
+        self.is_lost = False
+        """It was there, by its connection or its lease, and is no more. Of a new link that is not known."""
         self._loop = asyncio.get_running_loop()
         self.led: dict[PartitionKey, Leadership] = {}
         self._live = _Lane(self, "live")
@@ -293,6 +295,8 @@ class Link(Sender):
                     channel = await self.replicator.network.dial(address, lane)
             if channel is None or channel.is_closed:
                 # One made and lost before this task had its turn: it would wait for ever to be told of it.
+                if lane is self._live and self.replicator.has_left(self.broker):
+                    self._lose()
                 await asyncio.sleep(REDIAL)
                 continue
             lane.channel = channel
@@ -300,6 +304,7 @@ class Link(Sender):
             if lane is self._bulk:
                 return
             self.heard_at = self.replicator.now()
+            self.is_lost = False
             for key in self.led:
                 self._attach(key)
             self._redial.clear()
@@ -315,7 +320,7 @@ class Link(Sender):
                     backup.detach()
             if self._bulk.channel is not None:
                 self._bulk.channel.close()
-            self.replicator.link_lost(self)
+            self._lose()
         else:
             for key in self._behind:
                 behind = self.led.get(key)
@@ -325,6 +330,12 @@ class Link(Sender):
                     self._attach_later(key)
             self._behind.clear()
         self._bulk_moved.set()
+
+    def _lose(self) -> None:
+        """Once, however often it can't be reached after that."""
+        if not self.is_lost:
+            self.is_lost = True
+            self.replicator.link_lost(self)
 
     # What the backup says
 
