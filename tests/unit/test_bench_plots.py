@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.bench.experiment import Better, Metric, Plot, Sample
-from penstock.bench.plots import CannotPlot, draw
+from penstock.bench.plots import CannotPlot, draw, figure_of
 from penstock.bench.results import Result
 
 METRICS = (
@@ -57,3 +57,10 @@ def test_a_metric_without_figures_is_left_out_and_nothing_at_all_is_an_error(tmp
     with pytest.raises(CannotPlot, match="nothing to draw"):
         draw(Result("x", METRICS), (), tmp_path / "x.json")
     assert draw(result(), (Plot((METRICS[0].name, "unknown"), along="chunk"),), tmp_path / "x.json")
+
+
+def test_a_later_panel_may_be_higher_than_the_first() -> None:
+    figure = figure_of(result(), Plot((METRICS[0].name,), along="chunk", panels="consumers"))
+    assert figure is not None
+    assert [axes.dataLim.ymax for axes in figure.axes] == [1e6, 2e6]
+    assert [axes.get_ylim() for axes in figure.axes] == [(0, 2e6 * 1.05)] * 2

@@ -47,6 +47,7 @@ _COLOURS: Final = {
 _OTHERS: Final = ("#56b4e9", "#882255", "#44aa99", "#332288", "#999933", "#661100", "#f0e442")
 _MARKS: Final = "os^Dv<>P"
 _PANEL: Final = (3.1, 2.3)
+_HEADROOM: Final = 1.05
 _AT: Final = "_at_"
 _T = TypeVar("_T")
 
@@ -67,7 +68,7 @@ def draw(result: Result, plots: Sequence[Plot], path: Path, title: str = "") -> 
     written = []
     for plot in plots or [Plot(tuple(metric.name for metric in result.metrics))]:
         with matplotlib.rc_context(_STYLE):
-            figure = _Drawing(result, plot, title).figure()
+            figure = figure_of(result, plot, title)
             if figure is None:
                 continue
             target = path.with_suffix("").with_name(path.stem + (f"-{plot.name}" if plot.name else ""))
@@ -77,6 +78,11 @@ def draw(result: Result, plots: Sequence[Plot], path: Path, title: str = "") -> 
     if not written:
         raise CannotPlot("the result has nothing to draw")
     return written
+
+
+def figure_of(result: Result, plot: Plot, title: str = "") -> Figure | None:
+    """One picture, not yet written; None if the result has nothing for it."""
+    return _Drawing(result, plot, title).figure()
 
 
 class _Drawing:
@@ -120,6 +126,8 @@ class _Drawing:
                     axes.set_title(label(fixed) if fixed else "")
                 if column == 0:
                     axes.set_ylabel(self._axis(metric))
+            if not self._plot.distribution:
+                self._scale(grid[row])
         return self._finish(figure)
 
     def _bars(self, metrics: Sequence[str]) -> Figure:
@@ -144,7 +152,7 @@ class _Drawing:
             axes.set_xticklabels(texts, fontsize=7)
             axes.set_title(self._axis(metric))
             axes.grid(axis="x", visible=False)
-            self._scale(axes)
+            self._scale([axes])
         return self._finish(figure)
 
     def _panel(self, axes: Axes, metric: str, fixed: Variant) -> None:
@@ -178,7 +186,6 @@ class _Drawing:
             axes.set_xlabel(f"{metric.replace('_', ' ')}")
         else:
             axes.set_xlabel(along)
-            self._scale(axes)
 
     def _quantiles(
         self, metric: str, contender: str, variants: Sequence[Variant]
@@ -214,14 +221,18 @@ class _Drawing:
         name = metric.removesuffix("_records_per_second") if unit == "records/s" else metric
         return f"{name.replace('_', ' ')}\n({unit})"
 
-    def _scale(self, axes: Axes) -> None:
+    def _scale(self, row: Iterable[Axes]) -> None:
+        """Panels that share an axis, once all of them are drawn: what is set before stays for the rest."""
         from matplotlib.ticker import EngFormatter
 
-        if self._plot.logarithmic:
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+        panels = list(row)
+        highest = max(axes.dataLim.ymax for axes in panels)
+        for axes in panels:
+            if self._plot.logarithmic:
+                axes.set_yscale("log")
+            else:
+                axes.set_ylim(0, highest * _HEADROOM or 1)
+            axes.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     def _finish(self, figure: Figure) -> Figure:
         entries: dict[str, Any] = {}
