@@ -19,6 +19,9 @@ from penstock.bench.results import Result, UnreadableResult
 
 _MARK: Final = re.compile(r"(<!-- bench ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+_QUIET: Final = 0.1
+"""CPUs that are busier than this before a run have something else to do."""
+
 
 class Found(NamedTuple):
     path: Path
@@ -121,8 +124,20 @@ def _where(result: Result) -> str:
     return (
         f"{machine.get('cpus')} CPUs ({machine.get('processor')}), {memory:.0f} GiB, commit {result.commit}"
         f" ({result.versions.get('hot_path', 'interpreted')}), "
-        f"{result.started}, load before {machine.get('load_before', ['?'])[0]}{cut}"
+        f"{result.started}{_took(result)}{_busy(result)}{cut}"
     )
+
+
+def _took(result: Result) -> str:
+    """Of a result that says so; those from before don't."""
+    seconds = round(result.took_seconds)
+    return f", took {seconds // 60}:{seconds % 60:02d}" if seconds else ""
+
+
+def _busy(result: Result) -> str:
+    """Said only where something else ran."""
+    share = result.machine.get("busy_before", 0.0)
+    return f"; **CPUs {share:.0%} busy before**" if share > _QUIET else ""
 
 
 def _table(result: Result, metric: str) -> str:
