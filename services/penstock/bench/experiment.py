@@ -102,7 +102,7 @@ class Plot:
     title: str = ""
     logarithmic: bool = False
     distribution: bool = False
-    """Cumulative distributions, from detail figures called METRIC_at_QUANTILE."""
+    """What share of records takes longer, from detail figures called METRIC_at_QUANTILE."""
 
 
 @dataclass(frozen=True, slots=True)

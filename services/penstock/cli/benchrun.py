@@ -25,7 +25,7 @@ def draw(result: Result, path: Path) -> list[Path]:
     if result.experiment not in experiment.names():
         return plots.draw(result, (), path)
     subject = experiment.load(result.experiment)
-    return plots.draw(result, subject.plots, path, subject.about)
+    return plots.draw(result, subject.plots, path, subject.about, subject.contenders)
 
 
 def run(
