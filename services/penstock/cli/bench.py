@@ -231,6 +231,9 @@ def compare(
 ) -> None:
     """Say what became slower or faster, beyond noise; exit code 1 if anything became slower or is gone.
 
+    Contenders are compared by their ratio to the experiment's baseline, which was measured beside them; with
+    fewer than three samples on a side nothing is said to have changed.
+
     Example: penstock bench compare artifacts/bench/before.json artifacts/bench/after.json
     """
     from dataclasses import asdict
