@@ -126,17 +126,15 @@ class KafkaServer(Server):
         self._controller: int = controller.node if controller else node
         self.controller_port: int = controller.controller_port if controller else free_port()
         self.cluster_id: str = controller.cluster_id if controller else kafka.new_cluster_id()
-        self._directory: Path | None = None
-
-    @property
-    def logs(self) -> Path:
-        assert self._directory is not None, "it was started"
-        return self._directory / "logs"
+        directory = rig.directory("kafka", in_memory=True)
+        self.logs = directory / "logs"
+        self._settings = directory / "server.properties"
+        self._formatted = False
 
     def start(self) -> None:
         """The first time with an empty log; later, after its end, with what it has."""
         try:
-            if self._directory is None:
+            if not self._formatted:
                 self._format()
             self.spawn()
             self._wait()
@@ -144,7 +142,6 @@ class KafkaServer(Server):
             raise CannotStart(str(error)) from None
 
     def _format(self) -> None:
-        self._directory = self.rig.directory("kafka", in_memory=True)
         self._settings.write_text(
             kafka.settings(
                 self.port,
@@ -157,16 +154,13 @@ class KafkaServer(Server):
         )
         arguments = ("format", "-t", self.cluster_id, "-c", str(self._settings))
         self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
+        self._formatted = True
 
     def spawn(self) -> Child:
         """Start the process and don't wait for it."""
         command = kafka.main("kafka.Kafka", str(self._settings), options=kafka.JVM)
         self.process = self.rig.spawn(f"{self.name}-{self.node}", command, server=True, cpus=self._cpus)
         return self.process
-
-    @property
-    def _settings(self) -> Path:
-        return self.logs.with_name("server.properties")
 
     def _wait(self) -> None:
         """It is up when it says which topics it has; an open port alone is too early, but all that a
