@@ -48,7 +48,7 @@ class Subject(Experiment):
     contenders = ("two", "one")
     baseline = "one"
     goals: ClassVar[tuple[Goal, ...]] = (Goal("leader_cpu_us_per_request", "two", 1.6, to="one"),)
-    seconds = 4.0
+    seconds = 3.0
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
