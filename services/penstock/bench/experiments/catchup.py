@@ -55,6 +55,7 @@ class Subject(Experiment):
         self._behind = 0.0
         """Megabytes."""
         self._full_speed = 0.0
+        self._until = 0.0
 
     def variants(self) -> Sequence[Variant]:
         if self.options.repeat > 1:
@@ -86,7 +87,7 @@ class Subject(Experiment):
             self._behind += report["bytes"] / 1e6
             return _figures(report) | {"full_speed_records_per_second": self._full_speed}
         if contender == "in sync":
-            pair.wait_in_sync(2, timeout=_LAST_SECONDS)
+            pair.wait_in_sync(2, timeout=max(_LAST_SECONDS, self._until - time.monotonic()))
             return _figures(run_load(pair.server, self._load(), self.options.seconds))
         return self._catch_up(pair)
 
@@ -95,6 +96,7 @@ class Subject(Experiment):
         samples = self.options.number("samples")
         pair.broker(2).start()
         began = time.monotonic()
+        self._until = began + self.options.number("patience")
         reports: list[dict[str, float]] = []
         while not samples or len(reports) < samples:
             running = start_load(pair.server, self._load(), self.options.seconds)
@@ -103,7 +105,7 @@ class Subject(Experiment):
                 pair.wait_in_sync(2, timeout=0.0)
                 break
             except ProcessFailed:
-                if time.monotonic() - began > self.options.number("patience"):
+                if time.monotonic() > self._until:
                     return _figures(_median(reports))
         else:
             return _figures(_median(reports))
