@@ -252,14 +252,16 @@ def _create_topics(server: Server, partitions: Mapping[str, int]) -> None:
     from confluent_kafka.cimpl import NewTopic
 
     topics = [NewTopic(name, count, -1) for name, count in partitions.items()]
-    for done in AdminClient({"bootstrap.servers": server.address}).create_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": server.address})  # its answers end with it
+    for done in admin.create_topics(topics).values():
         done.result()
 
 
 def _delete_topics(server: Server, names: list[str]) -> None:
     from confluent_kafka.admin import AdminClient
 
-    for done in AdminClient({"bootstrap.servers": server.address}).delete_topics(names).values():
+    admin = AdminClient({"bootstrap.servers": server.address})
+    for done in admin.delete_topics(names).values():
         done.result()
 
 
