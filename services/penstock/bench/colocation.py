@@ -57,11 +57,12 @@ _BATCH_SECONDS: Final = 2.0
 """How long a micro-batch of a consumer that fell behind may take: what a batch costs whatever its size
 should be little of it, and the last one is waited for."""
 _KAFKA_WARM: Final = 512 << 20
-_KAFKA_LOOK_SECONDS: Final = 2.0
+_KAFKA_LOOK_SECONDS: Final = 1.5
 _KAFKA_STEADY: Final = 0.07
 _KAFKA_LOOKS: Final = 6
 """At least, the first time: as in `ingest`."""
 _KAFKA_MOST_LOOKS: Final = 12
+_KAFKA_QUICK_LOOKS: Final = 4
 _KAFKA_KEPT: Final = 2 << 30
 """More than it takes in during a sample, on a tmpfs that has to hold our own log too."""
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
@@ -209,7 +210,8 @@ class Colocation(Experiment):
             figures = measured_load(server, load, _KAFKA_LOOK_SECONDS, self._producer_cpus)
             return figures["cpu_us_per_request"]
 
-        until_steady(cost, _KAFKA_STEADY, least=least, most=_KAFKA_MOST_LOOKS)
+        most = _KAFKA_QUICK_LOOKS if self.options.quick else _KAFKA_MOST_LOOKS
+        until_steady(cost, _KAFKA_STEADY, least=least, most=most)
 
     def _rate_all(self, variant: Variant) -> None:
         """How fast Spark is alone, which its batches are made for. When all are warm, and not one by one:
