@@ -65,7 +65,7 @@ class Subject(Experiment):
             panels="producers",
         ),
     )
-    seconds = 4.0
+    seconds = 3.0
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
