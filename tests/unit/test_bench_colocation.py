@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from penstock.bench import experiment
 from penstock.bench.colocation import Colocation
-from penstock.bench.consumers import Tally, median_per_second, steady_rate
+from penstock.bench.consumers import Tally, median_per_second, rate_in_batches_of, steady_rate
 from penstock.bench.experiment import Sample
 from penstock.bench.rig import Rig
 from penstock.bench.sparkprocess import Batch
@@ -43,6 +44,18 @@ def test_a_reader_is_warm_once_it_gets_no_faster() -> None:
     assert steady_rate(batches(100, 100, 100)) is None  # too short to tell
     assert steady_rate(batches(100, 200, 300, 400)) is None
     assert steady_rate(batches(100, 200, 400, 400, 410, 400)) == pytest.approx(405)
+
+
+def test_what_a_batch_costs_whatever_its_size_does_not_make_batches_small() -> None:
+    def measure(reads_per_second: float, batch: int) -> float:
+        return batch / (0.2 + batch / reads_per_second)
+
+    push, pull = (
+        rate_in_batches_of(2.0, partial(measure, reads), 500_000) for reads in (12_000_000, 6_000_000)
+    )
+    assert push == pytest.approx(7_700_000, rel=0.01)  # 2.1 M in the small ones
+    assert pull == pytest.approx(4_500_000, rel=0.01)  # 1.8 M
+    assert rate_in_batches_of(2.0, lambda batch: float(batch), 7) == 14
 
 
 def test_text_has_zipfs_frequencies_and_is_the_same_for_the_same_seed() -> None:

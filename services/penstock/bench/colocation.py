@@ -23,6 +23,7 @@ from penstock.bench.consumers import (
     Reading,
     SparkConsumers,
     median_per_second,
+    rate_in_batches_of,
     warm_up,
 )
 from penstock.bench.experiment import (
@@ -101,7 +102,7 @@ def parameters(**defaults: str) -> tuple[Parameter, ...]:
         "clients": ("1", "So many producers and so many consumers."),
         "partitions": ("8", "Of the topic."),
         "query": ("pass", "What consumers do: pass (iterate), filter, count, word-count, ..."),
-        "fetch": ("128KiB", "Consumers' chunk size, or a multiple of the producers' like 8x. Not for push."),
+        "fetch": ("4MiB", "Consumers' chunk size, or a multiple of the producers' like 8x. Not for push."),
         "record": ("100", "Bytes of a record."),
         "rate": ("0", "Records per second that the producers keep to; 0: as many as can be."),
         "batch": ("50MB", "What a micro-batch reads at most; more if two seconds of reading are more."),
@@ -217,13 +218,19 @@ class Colocation(Experiment):
         """How fast Spark is alone, which its batches are made for. When all are warm, and not one by one:
         the first would have smaller batches than the others."""
         for contender, query in sorted(self._warm - self._rates.keys()):
-            way = self.ways[contender]
+            self._rates[contender, query] = self._rate(contender, variant)
+
+    def _rate(self, contender: str, variant: Variant) -> float:
+        way, reading = self.ways[contender], self._reading(contender, variant)
+        server = self._server(contender)
+        seconds = _QUICK_RATED_SECONDS if self.options.quick else _RATED_SECONDS
+
+        def measure(batch: int) -> float:
             assert self._spark is not None
             assert way.consumer is not None
-            server, reading = self._server(contender), self._reading(contender, variant)
-            seconds = _QUICK_RATED_SECONDS if self.options.quick else _RATED_SECONDS
-            rate = warm_up(self._spark, server, reading, way.consumer, seconds)
-            self._rates[contender, query] = rate
+            return warm_up(self._spark, server, reading._replace(batch=batch), way.consumer, seconds)
+
+        return rate_in_batches_of(_BATCH_SECONDS, measure, reading.batch)
 
     def measure(self, contender: str, variant: Variant) -> Figures:
         self._rate_all(variant)

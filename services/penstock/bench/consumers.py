@@ -12,7 +12,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -179,6 +179,12 @@ def warm_up(spark: SparkProcess, server: Server, reading: Reading, way: str, sec
         read += spark.stop(time.time())
     fastest = max((batch.records / batch.seconds for batch in read if batch.seconds), default=0.0)
     return rate or fastest
+
+
+def rate_in_batches_of(seconds: float, measure: Callable[[int], float], least: int) -> float:
+    """Records per second, as `measure` finds them for a batch's most records. In small batches what Spark
+    spends on each hides how fast it reads: measured once so, and again in batches as long as they may be."""
+    return measure(max(least, int(seconds * measure(least))))
 
 
 class NoConsumers(Consumers):
