@@ -22,6 +22,7 @@ from confluent_kafka import Producer
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
 from harness import PENSTOCK, eventually, free_port, promised
+from rawclient import RawClient
 
 pytestmark = needs_etcd
 
@@ -159,6 +160,26 @@ def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_pat
         cluster.in_sync("t", 1)
         write(cluster.bootstrap, "t", ["more"])
         has(cluster.bootstrap, "t", [*written, "more"])
+
+
+def test_a_group_finds_its_coordinator_through_a_broker_with_another_setting(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.brokers[2].environment["PENSTOCK_OFFSETS_PARTITIONS"] = "9"
+        cluster.start()
+        cluster.create("t", 1, 2)
+        cluster.in_sync("__consumer_offsets", 2)
+        on = ("--cluster", cluster.etcd.endpoint)
+        assert "is internal" in penstock("cluster", "add-partitions", "__consumer_offsets", "30", *on, code=1)
+        one, other = (broker.address for broker in cluster.brokers.values())
+        eventually(lambda: _coordinators(one) == _coordinators(other), 20)  # leaders may still go home
+        assert set(_coordinators(one)) == {1, 2}
+
+
+def _coordinators(address: str) -> list[int]:
+    """Of twenty groups, as one broker says."""
+    with RawClient(address) as client:
+        asked = [client.ask(10, 1, key=f"group-{number}", key_type=0) for number in range(20)]
+    return [answer.node_id for answer in asked]
 
 
 # penstock node

@@ -134,7 +134,7 @@ def test_validate_only_creates_nothing(admin: AdminClient) -> None:
     assert name not in admin.list_topics(timeout=10).topics
 
 
-def test_the_internal_topic_is_marked_and_cannot_be_deleted(admin: AdminClient) -> None:
+def test_the_internal_topic_is_marked_and_cannot_be_deleted_or_grown(admin: AdminClient) -> None:
     described = admin.describe_topics(TopicCollection(["__consumer_offsets"]))["__consumer_offsets"].result(
         10
     )

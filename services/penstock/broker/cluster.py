@@ -15,6 +15,7 @@ from typing import Final
 from penstock.broker.catalog import Catalog
 from penstock.broker.context import Address, BrokerContext
 from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.journal import partition_for
 from penstock.broker.groups.takeover import take_over
 from penstock.broker.topics import OFFSETS_CONFIG, TopicKeeper
 from penstock.cluster.directory import ClusterDirectory
@@ -181,11 +182,12 @@ class ClusterNode:
         me, registered = self._settings.broker_id, self.directory.brokers
         return me if me in registered else min(registered, default=me)
 
-    def coordinator_of(self, partition: int) -> BrokerInfo | None:
+    def coordinator_of(self, group: str) -> BrokerInfo | None:
+        """By the partitions that the topic has: this broker's setting may be another than its maker's."""
         topic = self.directory.by_name.get(OFFSETS_TOPIC)
-        if topic is None or partition >= len(topic.partitions):
+        if topic is None:
             return None
-        return self.brokers().get(topic.partitions[partition].leader)
+        return self.brokers().get(topic.partitions[partition_for(group, len(topic.partitions))].leader)
 
     # What replication says
 

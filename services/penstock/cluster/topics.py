@@ -131,6 +131,8 @@ class TopicRegistry:
         return grown if validate_only else await self._save(grown)
 
     def _check_growth(self, topic: Topic, count: int) -> None:
+        if topic.is_internal:  # a group's partition goes by the count: its offsets would not be found again
+            raise KafkaError(ErrorCode.invalid_request, f"{topic.name} is internal: its partitions stay")
         if count <= len(topic.partitions):
             raise KafkaError(
                 ErrorCode.invalid_partitions,
