@@ -143,6 +143,8 @@ def test_the_internal_topic_is_marked_and_cannot_be_deleted_or_grown(admin: Admi
         KafkaError.INVALID_REQUEST,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     )
+    more = NewPartitions("__consumer_offsets", len(described.partitions) + 1)
+    assert refused(admin.create_partitions([more])["__consumer_offsets"]) == KafkaError.INVALID_REQUEST
 
 
 def test_partitions_are_added_and_never_taken_away(admin: AdminClient, shared_broker: BrokerProcess) -> None:
@@ -208,6 +210,9 @@ def test_configs_are_described_with_their_sources_and_altered_one_by_one(admin: 
     assert refused(alter("segment.bytes", "many", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
     assert refused(alter("no.such.config", "1", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
     assert refused(alter("segment.bytes", "1", AlterConfigOpType.APPEND)) == KafkaError.INVALID_CONFIG
+    unclean = "unclean.leader.election.enable"
+    assert refused(alter(unclean, "true", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
+    alter(unclean, "false", AlterConfigOpType.SET).result(10)
     assert value("segment.bytes")[0] == "2097152"
 
 

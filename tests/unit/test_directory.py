@@ -41,6 +41,18 @@ def _whole(*topics: Versioned, cluster: str | None) -> Update:
     return Update((*named, *topics), whole=True)
 
 
+async def test_a_topic_that_was_made_when_unclean_elections_were_accepted_is_still_there() -> None:
+    store = _Told()
+    directory = ClusterDirectory(store, 1, {})
+    configs = {"unclean.leader.election.enable": "TRUE", "retention.ms": "5"}
+    store.updates.put_nowait(
+        _whole(Versioned("/topics/t", {**_TOPIC.value, "configs": configs}, 2), cluster="ours")
+    )
+    await directory.load()
+    await directory.close()
+    assert directory.by_name["t"].configs == {"retention.ms": "5"}
+
+
 @pytest.mark.parametrize("cluster", [None, "another"])
 async def test_an_etcd_that_forgot_the_cluster_deletes_no_topic(cluster: str | None) -> None:
     store = _Told()

@@ -54,6 +54,11 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ),
         ({"PENSTOCK_TOPIC_DEFAULTS": "no.such=1"}, "PENSTOCK_TOPIC_DEFAULTS: unknown topic config no.such"),
         ({"PENSTOCK_TOPIC_DEFAULTS": "segment.bytes=x"}, "PENSTOCK_TOPIC_DEFAULTS: segment.bytes=x"),
+        (
+            {"PENSTOCK_TOPIC_DEFAULTS": "unclean.leader.election.enable=true"},
+            "PENSTOCK_TOPIC_DEFAULTS: unclean.leader.election.enable=true: no such election comes by itself; "
+            "`penstock cluster elect",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_in_one_line_with_where_it_came_from(
@@ -95,8 +100,8 @@ def test_every_problem_is_told_at_once() -> None:
 
 def test_topic_defaults_come_from_a_table_or_from_pairs(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text('[topic-defaults]\n"retention.ms" = 1000\n"unclean.leader.election.enable" = true\n')
+    file.write_text('[topic-defaults]\n"retention.ms" = 1000\n"unclean.leader.election.enable" = false\n')
     from_file, _ = load({}, {}, file)
-    assert from_file.topic_defaults == {"retention.ms": "1000", "unclean.leader.election.enable": "true"}
+    assert from_file.topic_defaults == {"retention.ms": "1000", "unclean.leader.election.enable": "false"}
     from_pairs, _ = load({}, {"PENSTOCK_TOPIC_DEFAULTS": "retention.ms=5, durability=disk"}, file)
     assert from_pairs.topic_defaults == {"retention.ms": "5", "durability": "disk"}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.cluster.metadata import Change, MetadataStore, Versioned
-from penstock.log.config import LogConfig
+from penstock.log.config import LogConfig, still_taken
 from penstock.wire.errors import ErrorCode, KafkaError
 
 CLUSTER_KEY: Final = "/cluster"
@@ -212,16 +212,17 @@ class TopicRegistry:
 
     def _decode(self, entry: Versioned) -> Topic:
         value = entry.value
+        configs = still_taken(value["configs"])
         return Topic(
             entry.key.removeprefix("/topics/"),
             uuid.UUID(value["id"]),
-            value["configs"],
+            configs,
             tuple(
                 PartitionInfo(leader, epoch, tuple(replicas), tuple(in_sync))
                 for leader, epoch, replicas, in_sync in value["partitions"]
             ),
             entry.revision,
-            LogConfig.parse(value["configs"], self.defaults),
+            LogConfig.parse(configs, self.defaults),
         )
 
 
