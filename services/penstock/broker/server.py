@@ -35,7 +35,7 @@ from penstock.broker.produce import ProduceHandler
 from penstock.broker.stats import RequestStats
 from penstock.broker.topics import TopicKeeper
 from penstock.cluster.directory import ClusterDirectory
-from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.etcd import EtcdMetadata, endpoints_of
 from penstock.cluster.metadata import MetadataStore, SqliteMetadata
 from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
 from penstock.log.store import LogStore
@@ -151,8 +151,7 @@ class Broker:
             self.metadata_store: MetadataStore = SqliteMetadata(settings.data_dir / "metadata.db")
             self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
             return None
-        endpoints = [endpoint.strip() for endpoint in settings.cluster.split(",") if endpoint.strip()]
-        self.metadata_store = EtcdMetadata(endpoints, settings.cluster_prefix)
+        self.metadata_store = EtcdMetadata(endpoints_of(settings.cluster), settings.cluster_prefix)
         directory = ClusterDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
         self.registry = directory
         return directory

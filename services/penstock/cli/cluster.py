@@ -36,9 +36,12 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
 @asynccontextmanager
 async def _directory(endpoints: str, prefix: str) -> AsyncIterator[ClusterDirectory]:
     from penstock.cluster.directory import ClusterDirectory
-    from penstock.cluster.etcd import EtcdMetadata
+    from penstock.cluster.etcd import EtcdMetadata, endpoints_of
 
-    store = EtcdMetadata([endpoint.strip() for endpoint in endpoints.split(",")], prefix)
+    try:
+        store = EtcdMetadata(endpoints_of(endpoints), prefix)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from None
     directory = ClusterDirectory(store, -1, {})
     try:
         await asyncio.wait_for(directory.load(), 5)
