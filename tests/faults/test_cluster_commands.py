@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
@@ -160,6 +161,52 @@ def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_pat
         cluster.in_sync("t", 1)
         write(cluster.bootstrap, "t", ["more"])
         has(cluster.bootstrap, "t", [*written, "more"])
+
+
+def test_a_drained_broker_gets_nothing_until_it_is_back_and_then_what_is_lacking(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3).start() as cluster:
+        cluster.create("t", 3, 3)
+        cluster.in_sync("__consumer_offsets", 3)
+        on = ("--cluster", cluster.etcd.endpoint)
+        admin = cluster.admin()
+
+        def used(topic: str) -> set[int]:
+            return {
+                each for partition in cluster.partitions(topic).values() for each in partition["replicas"]
+            }
+
+        def made(topic: str) -> set[int]:
+            admin.create_topics([NewTopic(topic, 4, replication_factor=2)])[topic].result(30)
+            return used(topic)
+
+        penstock("cluster", "status", *on)
+        assert "no broker 7" in penstock("cluster", "drain", "7", *on, code=1)
+        assert "fewer replicas than wanted" in penstock("cluster", "drain", "3", *on)
+        assert used("t") == used("__consumer_offsets") == {1, 2}
+        assert "7 partitions have fewer replicas than wanted" in penstock("cluster", "status", *on, code=1)
+        view = json.loads(penstock("status", "--http", cluster.brokers[1].http, "--json"))["cluster"]
+        assert {(len(each["replicas"]), each["wanted"]) for each in view["partitions"]} == {(2, 3)}
+        assert [broker["broker_id"] for broker in view["brokers"] if broker["drained"]] == [3]
+        assert made("while-drained") == {1, 2}, "it has the least, but is not to have any"
+        penstock("cluster", "rebalance", *on)
+        assert used("t") == {1, 2}
+
+        assert "may have replicas again" in penstock("cluster", "drain", "3", "--undo", *on)
+        assert "is not drained" in penstock("cluster", "drain", "3", "--undo", *on, code=1)
+        assert 3 in made("undone")
+        penstock("cluster", "drain", "3", *on)
+        cluster.brokers[3].stop()
+        cluster.brokers[3].start()
+        assert 3 in made("restarted")
+        penstock("cluster", "rebalance", *on)
+        cluster.in_sync("t", 3)
+        cluster.in_sync("__consumer_offsets", 3)
+        penstock("cluster", "status", *on)
+
+        for partition, text in enumerate(("1,2", "2,3", "3,1")):
+            told = penstock("cluster", "reassign", "t", str(partition), text, *on)
+            assert ("t wants 2 replicas" in told) == (partition == 2), "once all have that many"
+        penstock("cluster", "status", *on)
 
 
 def test_a_group_finds_its_coordinator_through_a_broker_with_another_setting(tmp_path: Path) -> None:

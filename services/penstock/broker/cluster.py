@@ -18,9 +18,9 @@ from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.journal import partition_for
 from penstock.broker.groups.takeover import take_over
 from penstock.broker.topics import OFFSETS_CONFIG, TopicKeeper
-from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
+from penstock.cluster.placing import PlacingDirectory
 from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
@@ -43,7 +43,7 @@ class ClusterNode:
         self,
         settings: Settings,
         metadata: EtcdMetadata,
-        directory: ClusterDirectory,
+        directory: PlacingDirectory,
         store: LogStore,
         catalog: Catalog,
     ) -> None:
@@ -97,6 +97,8 @@ class ClusterNode:
             settings.http,
             "" if external is None else str(external),
         )
+        if await self.directory.undrain(settings.broker_id):
+            log.info("broker %d was drained; it is back and takes replicas", settings.broker_id)
         self._registration = Registration(self.metadata, info, settings.lease_seconds)
         await self._registration.start()
         self.directory.listeners.append(_Catalogued(self._catalog, keeper))
@@ -237,7 +239,7 @@ class _Catalogued:
 class ClusterKeeper(TopicKeeper):
     """Topics of a cluster: any broker writes down what is wanted, replication everywhere does the rest."""
 
-    def __init__(self, context: BrokerContext, directory: ClusterDirectory) -> None:
+    def __init__(self, context: BrokerContext, directory: PlacingDirectory) -> None:
         super().__init__(context)
         self._directory = directory
 
@@ -251,7 +253,8 @@ class ClusterKeeper(TopicKeeper):
         defaults = self._context.defaults
         internal = name == OFFSETS_TOPIC
         replication = defaults.replication
-        if internal and len(self._directory.brokers) < replication:
+        brokers = len(self._directory.racks())
+        if internal and brokers < replication:
             raise KafkaError(
                 ErrorCode.coordinator_not_available,
                 f"waiting for {replication} brokers before {OFFSETS_TOPIC} is made",
@@ -261,8 +264,7 @@ class ClusterKeeper(TopicKeeper):
             try:
                 if internal:
                     return await create(defaults.offsets_partitions, OFFSETS_CONFIG, replication)
-                brokers = max(1, len(self._directory.brokers))
-                return await create(defaults.partitions, {}, min(replication, brokers))
+                return await create(defaults.partitions, {}, min(replication, max(1, brokers)))
             except KafkaError:
                 for _ in range(20):  # another broker may have made it at the same time
                     found = self._directory.by_name.get(name)
