@@ -296,7 +296,7 @@ def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly
         eventually(lambda: subprocess.run(create, timeout=90).returncode == 0, 30)
         write(bootstrap, "t", ["a"])
         assert get(f"{http}/healthz") == {"status": "alive"}
-        assert get(f"{http}/readyz")["ready"]
+        eventually(lambda: _is_ready(http), 20)
         brokers = get(f"{http}/v1/node")
         assert [broker["broker_id"] for broker in brokers] == [1, 2]
         metrics = get(f"{http}/metrics")
@@ -318,6 +318,14 @@ def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly
         assert process.wait(30) == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
         assert (tmp_path / "node.log").read_text().count("stopped: everything is on disk") == 2
+
+
+def _is_ready(http: str) -> bool:
+    try:
+        return bool(get(f"{http}/readyz")["ready"])
+    except urllib.error.HTTPError as error:
+        assert error.code == 503
+        return False
 
 
 def test_brokers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
