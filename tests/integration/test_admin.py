@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kafka.errors
@@ -237,6 +238,15 @@ def test_a_brokers_configs_are_shown_and_read_only(admin: AdminClient) -> None:
     wanted = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     (future,) = admin.incremental_alter_configs([wanted]).values()
     assert refused(future) == KafkaError.INVALID_REQUEST
+
+
+def test_a_brokers_rack_is_told_under_kafkas_name(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, environment={"PENSTOCK_RACK": "r1"}) as broker:
+        broker.start()
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
+        configs = admin.describe_configs([resource])[resource].result(10)
+        assert (configs["broker.rack"].value, configs["rack"].value) == ("r1", "r1")
 
 
 def test_configs_of_an_unknown_topic_are_an_error(admin: AdminClient) -> None:

@@ -302,11 +302,14 @@ class Broker:
                 log.exception("expiring group offsets failed")
 
     def _public_settings(self) -> dict[str, str]:
-        return {
+        found = {
             name.replace("_", "."): str(value)
             for name, value in self.settings.model_dump().items()
             if value is not None and not isinstance(value, dict)
         }
+        if "rack" in found:
+            found["broker.rack"] = found["rack"]  # tools that place replicas ask for it by Kafka's name
+        return found
 
 
 def _raise_descriptor_limit() -> None:
