@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
@@ -207,6 +207,23 @@ def test_a_drained_broker_gets_nothing_until_it_is_back_and_then_what_is_lacking
             told = penstock("cluster", "reassign", "t", str(partition), text, *on)
             assert ("t wants 2 replicas" in told) == (partition == 2), "once all have that many"
         penstock("cluster", "status", *on)
+
+
+def test_new_partitions_go_to_the_brokers_that_a_client_names(tmp_path: Path) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        admin = cluster.admin()
+        for wrong in ([[2, 1], [7]], [[2, 2], [1]]):
+            more = NewPartitions("t", 3, replica_assignment=wrong)
+            with pytest.raises(KafkaException) as refused:
+                admin.create_partitions([more])["t"].result(30)
+            assert refused.value.args[0].code() == KafkaError.INVALID_REPLICA_ASSIGNMENT
+        admin.create_partitions([NewPartitions("t", 3, replica_assignment=[[2, 1], [1]])])["t"].result(30)
+        found = cluster.partitions("t")
+        assert [(found[index]["leader"], found[index]["replicas"]) for index in (1, 2)] == [
+            (2, [2, 1]),
+            (1, [1]),
+        ]
 
 
 def test_a_group_finds_its_coordinator_through_a_broker_with_another_setting(tmp_path: Path) -> None:

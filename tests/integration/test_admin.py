@@ -158,6 +158,11 @@ def test_partitions_are_added_and_never_taken_away(admin: AdminClient, shared_br
     fresh = AdminClient({"bootstrap.servers": shared_broker.address})  # the other remembers two partitions
     assert fresh.list_offsets({place: OffsetSpec.latest()})[place].result(10).offset == 3
     assert refused(admin.create_partitions([NewPartitions(name, 3)])[name]) == KafkaError.INVALID_PARTITIONS
+    for wrong in ([[2]], [[1], [1]], [[1, 1]]):
+        more = NewPartitions(name, 5, replica_assignment=wrong)
+        refusal = refused(admin.create_partitions([more])[name])
+        assert refusal in (KafkaError.INVALID_REPLICA_ASSIGNMENT, KafkaError._INVALID_ARG)
+    admin.create_partitions([NewPartitions(name, 5, replica_assignment=[[1]])])[name].result(10)
     gone = new_name()
     assert (
         refused(admin.create_partitions([NewPartitions(gone, 3)])[gone]) == KafkaError.UNKNOWN_TOPIC_OR_PART

@@ -273,9 +273,11 @@ class ClusterKeeper(TopicKeeper):
                     await asyncio.sleep(0.05)
                 raise
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool) -> None:
+    async def add_partitions(
+        self, name: str, count: int, assignments: list[list[int]], *, validate_only: bool
+    ) -> None:
         async with self._lock:
-            await self._directory.add_partitions(name, count, validate_only=validate_only)
+            await self._directory.add_partitions(name, count, assignments, validate_only=validate_only)
 
     async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool) -> None:
         async with self._lock:

@@ -70,17 +70,37 @@ class PlacingDirectory(ClusterDirectory):
             name, partitions, configs, replication, assignments, validate_only=validate_only
         )
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
-        """With as many replicas as the topic shall have, or as there are brokers for now."""
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: list[list[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Topic:
+        """On the brokers in `assignments`, one list for each new partition; without, with as many replicas as
+        the topic shall have, or as there are brokers for now."""
         topic = self.get(name)
         self._check_growth(topic, count)
-        racks = self.racks()
-        replication = min(topic.replication, max(1, len(racks)))
-        self._check_room(replication)
         more = count - len(topic.partitions)
-        added = placement.place(racks, more, replication, self._all_replicas())
+        if assignments:
+            added = self._assigned(assignments, more)
+        else:
+            racks = self.racks()
+            replication = min(topic.replication, max(1, len(racks)))
+            self._check_room(replication)
+            added = placement.place(racks, more, replication, self._all_replicas())
         grown = replace(topic, partitions=topic.partitions + tuple(map(self._unled, added)))
         return grown if validate_only else await self._save_and_wait(grown)
+
+    def _assigned(self, assignments: list[list[int]], count: int) -> list[tuple[int, ...]]:
+        if len(assignments) != count:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"{count} new partitions, but brokers for {len(assignments)}",
+            )
+        self._check_assignments(dict(enumerate(assignments)))
+        return [tuple(replicas) for replicas in assignments]
 
     async def want(self, name: str, replication: int) -> None:
         """From now on this many replicas; who puts them there is another matter."""
