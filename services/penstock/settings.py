@@ -139,6 +139,15 @@ class Settings(BaseSettings):
             raise ValueError(f"{value!r} is not HOST:PORT")
         return value
 
+    @field_validator("cluster")
+    @classmethod
+    def _are_endpoints(cls, value: str | None) -> str | None:
+        if value:
+            from penstock.cluster.etcd import endpoints_of  # not for everybody who only wants settings
+
+            endpoints_of(value)
+        return value
+
     @field_validator("log_level")
     @classmethod
     def _is_level(cls, value: str) -> str:

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
 from harness import PENSTOCK, eventually, free_port, promised
+from rawclient import RawClient
 
 pytestmark = needs_etcd
 
@@ -161,6 +163,89 @@ def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_pat
         has(cluster.bootstrap, "t", [*written, "more"])
 
 
+def test_a_drained_broker_gets_nothing_until_it_is_back_and_then_what_is_lacking(tmp_path: Path) -> None:
+    with Cluster(tmp_path, 3).start() as cluster:
+        cluster.create("t", 3, 3)
+        cluster.in_sync("__consumer_offsets", 3)
+        on = ("--cluster", cluster.etcd.endpoint)
+        admin = cluster.admin()
+
+        def used(topic: str) -> set[int]:
+            return {
+                each for partition in cluster.partitions(topic).values() for each in partition["replicas"]
+            }
+
+        def made(topic: str) -> set[int]:
+            admin.create_topics([NewTopic(topic, 4, replication_factor=2)])[topic].result(30)
+            return used(topic)
+
+        penstock("cluster", "status", *on)
+        assert "no broker 7" in penstock("cluster", "drain", "7", *on, code=1)
+        assert "fewer replicas than wanted" in penstock("cluster", "drain", "3", *on)
+        assert used("t") == used("__consumer_offsets") == {1, 2}
+        assert "7 partitions have fewer replicas than wanted" in penstock("cluster", "status", *on, code=1)
+        view = json.loads(penstock("status", "--http", cluster.brokers[1].http, "--json"))["cluster"]
+        assert {(len(each["replicas"]), each["wanted"]) for each in view["partitions"]} == {(2, 3)}
+        assert [broker["broker_id"] for broker in view["brokers"] if broker["drained"]] == [3]
+        assert made("while-drained") == {1, 2}, "it has the least, but is not to have any"
+        penstock("cluster", "rebalance", *on)
+        assert used("t") == {1, 2}
+
+        assert "may have replicas again" in penstock("cluster", "drain", "3", "--undo", *on)
+        assert "is not drained" in penstock("cluster", "drain", "3", "--undo", *on, code=1)
+        assert 3 in made("undone")
+        penstock("cluster", "drain", "3", *on)
+        cluster.brokers[3].stop()
+        cluster.brokers[3].start()
+        assert 3 in made("restarted")
+        penstock("cluster", "rebalance", *on)
+        cluster.in_sync("t", 3)
+        cluster.in_sync("__consumer_offsets", 3)
+        penstock("cluster", "status", *on)
+
+        for partition, text in enumerate(("1,2", "2,3", "3,1")):
+            told = penstock("cluster", "reassign", "t", str(partition), text, *on)
+            assert ("t wants 2 replicas" in told) == (partition == 2), "once all have that many"
+        penstock("cluster", "status", *on)
+
+
+def test_new_partitions_go_to_the_brokers_that_a_client_names(tmp_path: Path) -> None:
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2)
+        admin = cluster.admin()
+        for wrong in ([[2, 1], [7]], [[2, 2], [1]]):
+            more = NewPartitions("t", 3, replica_assignment=wrong)
+            with pytest.raises(KafkaException) as refused:
+                admin.create_partitions([more])["t"].result(30)
+            assert refused.value.args[0].code() == KafkaError.INVALID_REPLICA_ASSIGNMENT
+        admin.create_partitions([NewPartitions("t", 3, replica_assignment=[[2, 1], [1]])])["t"].result(30)
+        found = cluster.partitions("t")
+        assert [(found[index]["leader"], found[index]["replicas"]) for index in (1, 2)] == [
+            (2, [2, 1]),
+            (1, [1]),
+        ]
+
+
+def test_a_group_finds_its_coordinator_through_a_broker_with_another_setting(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.brokers[2].environment["PENSTOCK_OFFSETS_PARTITIONS"] = "9"
+        cluster.start()
+        cluster.create("t", 1, 2)
+        cluster.in_sync("__consumer_offsets", 2)
+        on = ("--cluster", cluster.etcd.endpoint)
+        assert "is internal" in penstock("cluster", "add-partitions", "__consumer_offsets", "30", *on, code=1)
+        one, other = (broker.address for broker in cluster.brokers.values())
+        eventually(lambda: _coordinators(one) == _coordinators(other), 20)  # leaders may still go home
+        assert set(_coordinators(one)) == {1, 2}
+
+
+def _coordinators(address: str) -> list[int]:
+    """Of twenty groups, as one broker says."""
+    with RawClient(address) as client:
+        asked = [client.ask(10, 1, key=f"group-{number}", key_type=0) for number in range(20)]
+    return [answer.node_id for answer in asked]
+
+
 # penstock node
 
 
@@ -228,7 +313,7 @@ def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly
         eventually(lambda: subprocess.run(create, timeout=90).returncode == 0, 30)
         write(bootstrap, "t", ["a"])
         assert get(f"{http}/healthz") == {"status": "alive"}
-        assert get(f"{http}/readyz")["ready"]
+        eventually(lambda: _is_ready(http), 20)
         brokers = get(f"{http}/v1/node")
         assert [broker["broker_id"] for broker in brokers] == [1, 2]
         metrics = get(f"{http}/metrics")
@@ -250,6 +335,14 @@ def test_a_node_runs_brokers_of_its_own_restarts_one_that_dies_and_stops_cleanly
         assert process.wait(30) == 0
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
         assert (tmp_path / "node.log").read_text().count("stopped: everything is on disk") == 2
+
+
+def _is_ready(http: str) -> bool:
+    try:
+        return bool(get(f"{http}/readyz")["ready"])
+    except urllib.error.HTTPError as error:
+        assert error.code == 503
+        return False
 
 
 def test_brokers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:

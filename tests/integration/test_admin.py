@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kafka.errors
@@ -134,7 +135,7 @@ def test_validate_only_creates_nothing(admin: AdminClient) -> None:
     assert name not in admin.list_topics(timeout=10).topics
 
 
-def test_the_internal_topic_is_marked_and_cannot_be_deleted(admin: AdminClient) -> None:
+def test_the_internal_topic_is_marked_and_cannot_be_deleted_or_grown(admin: AdminClient) -> None:
     described = admin.describe_topics(TopicCollection(["__consumer_offsets"]))["__consumer_offsets"].result(
         10
     )
@@ -143,6 +144,8 @@ def test_the_internal_topic_is_marked_and_cannot_be_deleted(admin: AdminClient) 
         KafkaError.INVALID_REQUEST,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     )
+    more = NewPartitions("__consumer_offsets", len(described.partitions) + 1)
+    assert refused(admin.create_partitions([more])["__consumer_offsets"]) == KafkaError.INVALID_REQUEST
 
 
 def test_partitions_are_added_and_never_taken_away(admin: AdminClient, shared_broker: BrokerProcess) -> None:
@@ -155,6 +158,11 @@ def test_partitions_are_added_and_never_taken_away(admin: AdminClient, shared_br
     fresh = AdminClient({"bootstrap.servers": shared_broker.address})  # the other remembers two partitions
     assert fresh.list_offsets({place: OffsetSpec.latest()})[place].result(10).offset == 3
     assert refused(admin.create_partitions([NewPartitions(name, 3)])[name]) == KafkaError.INVALID_PARTITIONS
+    for wrong in ([[2]], [[1], [1]], [[1, 1]]):
+        more = NewPartitions(name, 5, replica_assignment=wrong)
+        refusal = refused(admin.create_partitions([more])[name])
+        assert refusal in (KafkaError.INVALID_REPLICA_ASSIGNMENT, KafkaError._INVALID_ARG)
+    admin.create_partitions([NewPartitions(name, 5, replica_assignment=[[1]])])[name].result(10)
     gone = new_name()
     assert (
         refused(admin.create_partitions([NewPartitions(gone, 3)])[gone]) == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -208,6 +216,9 @@ def test_configs_are_described_with_their_sources_and_altered_one_by_one(admin: 
     assert refused(alter("segment.bytes", "many", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
     assert refused(alter("no.such.config", "1", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
     assert refused(alter("segment.bytes", "1", AlterConfigOpType.APPEND)) == KafkaError.INVALID_CONFIG
+    unclean = "unclean.leader.election.enable"
+    assert refused(alter(unclean, "true", AlterConfigOpType.SET)) == KafkaError.INVALID_CONFIG
+    alter(unclean, "false", AlterConfigOpType.SET).result(10)
     assert value("segment.bytes")[0] == "2097152"
 
 
@@ -232,6 +243,15 @@ def test_a_brokers_configs_are_shown_and_read_only(admin: AdminClient) -> None:
     wanted = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
     (future,) = admin.incremental_alter_configs([wanted]).values()
     assert refused(future) == KafkaError.INVALID_REQUEST
+
+
+def test_a_brokers_rack_is_told_under_kafkas_name(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, environment={"PENSTOCK_RACK": "r1"}) as broker:
+        broker.start()
+        resource = ConfigResource(ResourceType.BROKER, "1")
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 2})
+        configs = admin.describe_configs([resource])[resource].result(10)
+        assert (configs["broker.rack"].value, configs["rack"].value) == ("r1", "r1")
 
 
 def test_configs_of_an_unknown_topic_are_an_error(admin: AdminClient) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.metadata import Change, Update, Versioned
+from penstock.cluster.placing import PlacingDirectory
+from penstock.wire.errors import KafkaError
 
 _TOPIC = Versioned("/topics/t", {"id": "0" * 31 + "1", "configs": {}, "partitions": [[-1, -1, [1], []]]}, 2)
 
@@ -41,6 +43,18 @@ def _whole(*topics: Versioned, cluster: str | None) -> Update:
     return Update((*named, *topics), whole=True)
 
 
+async def test_a_topic_that_was_made_when_unclean_elections_were_accepted_is_still_there() -> None:
+    store = _Told()
+    directory = ClusterDirectory(store, 1, {})
+    configs = {"unclean.leader.election.enable": "TRUE", "retention.ms": "5"}
+    store.updates.put_nowait(
+        _whole(Versioned("/topics/t", {**_TOPIC.value, "configs": configs}, 2), cluster="ours")
+    )
+    await directory.load()
+    await directory.close()
+    assert directory.by_name["t"].configs == {"retention.ms": "5"}
+
+
 @pytest.mark.parametrize("cluster", [None, "another"])
 async def test_an_etcd_that_forgot_the_cluster_deletes_no_topic(cluster: str | None) -> None:
     store = _Told()
@@ -60,5 +74,66 @@ async def test_an_etcd_that_forgot_the_cluster_deletes_no_topic(cluster: str | N
         await store.updates.put(_whole(cluster="ours"))  # our own etcd is believed
         await asyncio.wait_for(store.updates.join(), 5)
         assert "t" not in directory.by_name
+    finally:
+        await directory.close()
+
+
+def _brokers(*numbers: int) -> list[Versioned]:
+    info = {"host": "h", "port": 1, "replication_host": "h", "replication_port": 2, "rack": None}
+    return [
+        Versioned(f"/brokers/{number}", {"broker_id": number, "incarnation": 1, **info}, 1)
+        for number in numbers
+    ]
+
+
+async def _placing(store: _Told, *entries: Versioned) -> PlacingDirectory:
+    directory = PlacingDirectory(store, 1, {})
+    store.updates.put_nowait(_whole(*entries, cluster="ours"))
+    await directory.load()
+    return directory
+
+
+async def test_a_topic_wants_what_its_key_says_and_without_that_what_it_lists() -> None:
+    key = bytes.fromhex("0" * 31 + "1")
+    led = {"leader": 1, "epoch": 0, "replicas": [1], "in_sync": [[1, 1]]}
+    drained = Versioned(f"/partitions/{key.hex()}/0", led, 3)
+    value = {**_TOPIC.value, "partitions": [[-1, -1, [1, 2], []], [-1, -1, [2, 1], []]]}
+    for said, wanted in (({}, 2), ({"replication": 3}, 3)):
+        store = _Told()
+        directory = await _placing(
+            store, Versioned("/topics/t", {**value, **said}, 2), drained, *_brokers(1, 2, 3)
+        )
+        assert directory.by_name["t"].partitions[0].replicas == (1,)
+        assert directory.wanted() == {(key, 0): wanted, (key, 1): wanted}
+        grown = await directory.add_partitions("t", 4, validate_only=True)
+        assert [len(info.replicas) for info in grown.partitions] == [1, 2, wanted, wanted]
+        await directory.close()
+
+
+async def test_a_drained_broker_is_given_nothing_until_its_mark_is_gone() -> None:
+    store = _Told()
+    directory = await _placing(store, _TOPIC, *_brokers(1, 2, 3), Versioned("/drained/2", {}, 1))
+    try:
+
+        async def used(replication: int) -> set[int]:
+            made = await directory.create("new", 6, {}, replication, validate_only=True)
+            grown = await directory.add_partitions("t", 7, validate_only=True)
+            return {each for topic in (made, grown) for info in topic.partitions for each in info.replicas}
+
+        async def told(update: Update) -> None:
+            await store.updates.put(update)
+            await asyncio.wait_for(store.updates.join(), 5)
+
+        assert await used(2) == {1, 3}
+        with pytest.raises(KafkaError, match=r"drained, \[2\], there are 2 brokers"):
+            await used(3)
+        by_hand = await directory.create("new", 1, {}, 1, {0: [2, 1]}, validate_only=True)
+        assert by_hand.partitions[0].replicas == (2, 1), "an operator may say otherwise"
+        await told(Update((Versioned("/drained/2", None, 2),)))
+        assert await used(3) == {1, 2, 3}
+        await told(Update((Versioned("/drained/3", {}, 3),)))
+        assert await used(2) == {1, 2}
+        await told(_whole(_TOPIC, *_brokers(1, 2, 3), cluster="ours"))
+        assert await used(3) == {1, 2, 3}
     finally:
         await directory.close()

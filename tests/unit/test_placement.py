@@ -75,7 +75,7 @@ def test_rebalancing_over_a_new_broker_leaves_every_partition_in_two_racks() -> 
     old = {1: "a", 2: "b", 3: "b"}
     before = states(place(old, 12, 2))
     racks = {**old, 4: "b"}
-    found = after(before, rebalanced(before, racks))
+    found = after(before, rebalanced(before, racks, {}))
     assert all(span(racks, replicas) == 2 for replicas in found)
     holds = Counter(broker for replicas in found for broker in replicas)
     assert holds[1] == 12, "the only one of its rack"
@@ -84,14 +84,14 @@ def test_rebalancing_over_a_new_broker_leaves_every_partition_in_two_racks() -> 
 
 def test_rebalancing_takes_partitions_apart_that_are_in_one_rack() -> None:
     before = states([(1, 2), (1, 2), (3, 4), (4, 3)])  # even already
-    found = after(before, rebalanced(before, TWO_RACKS))
+    found = after(before, rebalanced(before, TWO_RACKS, {}))
     assert all(span(TWO_RACKS, replicas) == 2 for replicas in found)
     assert is_even(Counter(broker for replicas in found for broker in replicas)[each] for each in TWO_RACKS)
 
 
 def test_what_is_even_and_spread_is_not_moved() -> None:
     before = states(place(TWO_RACKS, 12, 2))
-    assert rebalanced(before, TWO_RACKS) == {}
+    assert rebalanced(before, TWO_RACKS, {}) == {}
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -103,10 +103,35 @@ def test_rebalancing_anything_evens_it_out_and_narrows_no_partition(seed: int) -
         chance.sample(brokers, chance.randint(1, min(3, len(brokers)))) for _ in range(chance.randint(1, 30))
     )
     for where in (racks, dict.fromkeys(brokers)):
-        found = after(before, rebalanced(before, where))
+        found = after(before, rebalanced(before, where, {}))
         for state, replicas in zip(before.values(), found, strict=True):
             assert len(set(replicas)) == len(state.replicas)
             possible = len({where[broker] or broker for broker in brokers})
             assert span(where, replicas) == min(possible, len(replicas))
     holds = Counter(broker for replicas in found for broker in replicas)
     assert is_even(holds[broker] for broker in brokers), "without racks nothing is in the way"
+
+
+def test_rebalancing_fills_up_what_was_drained_off_a_broker() -> None:
+    racks: Mapping[int, str | None] = {1: "a", 2: "b", 3: "c"}
+    before = states(place(racks, 6, 3))
+    wanted = dict.fromkeys(before, 3)
+    out = drained(before, racks, 2)
+    assert after(before, out) == [tuple(each for each in s.replicas if each != 2) for s in before.values()]
+    without = {1: "a", 3: "c"}
+    assert all(len(each) == 2 for each in after(out, rebalanced(out, without, wanted))), "nowhere to put more"
+    found = after(out, rebalanced(out, racks, wanted))
+    assert all(set(replicas) == {1, 2, 3} for replicas in found)
+    assert is_even(Counter(replicas[0] for replicas in found)[broker] for broker in racks)
+
+
+def test_what_is_filled_up_goes_to_another_rack_and_to_whoever_has_least() -> None:
+    before = states([(1,), (1,), (3,), (2, 4)])
+    found = after(before, rebalanced(before, TWO_RACKS, dict.fromkeys(before, 2)))
+    assert all(len(set(replicas)) == 2 and span(TWO_RACKS, replicas) == 2 for replicas in found)
+    assert is_even(Counter(each for replicas in found for each in replicas)[broker] for broker in TWO_RACKS)
+
+
+def test_what_has_more_than_wanted_keeps_it() -> None:
+    before = states(place(NO_RACKS, 4, 3))
+    assert rebalanced(before, NO_RACKS, dict.fromkeys(before, 2)) == {}

@@ -46,6 +46,17 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ({"PENSTOCK_LISTEN": "localhost:99999"}, "PENSTOCK_LISTEN: 'localhost:99999' is not HOST:PORT"),
         ({"PENSTOCK_MEMORY": "lots"}, "PENSTOCK_MEMORY: 'lots' is not a size"),
         ({"PENSTOCK_MEMORY": "1"}, "PENSTOCK_MEMORY: Input should be greater than"),
+        (
+            {"PENSTOCK_CLUSTER": "http://a:2379,https://b:2379"},
+            "PENSTOCK_CLUSTER: 'https://b:2379': brokers speak plain HTTP to etcd, no TLS",
+        ),
+        (
+            {"PENSTOCK_CLUSTER": "http://root:secret@a:2379"},
+            "PENSTOCK_CLUSTER: etcd at a: no user and password",
+        ),
+        ({"PENSTOCK_CLUSTER": "http://a:2379/etcd"}, "PENSTOCK_CLUSTER: 'http://a:2379/etcd' is not an etcd"),
+        ({"PENSTOCK_CLUSTER": " , "}, "PENSTOCK_CLUSTER: ' , ' names no etcd endpoint"),
+        ({"PENSTOCK_CLUSTER": "http://a:port"}, "PENSTOCK_CLUSTER: Port could not be cast"),
         ({"PENSTOCK_LOG_LEVEL": "loud"}, "PENSTOCK_LOG_LEVEL: must be debug, info, warning or error"),
         ({"PENSTOCK_BROKER_ID": "one"}, "PENSTOCK_BROKER_ID: Input should be a valid integer"),
         (
@@ -54,6 +65,11 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         ),
         ({"PENSTOCK_TOPIC_DEFAULTS": "no.such=1"}, "PENSTOCK_TOPIC_DEFAULTS: unknown topic config no.such"),
         ({"PENSTOCK_TOPIC_DEFAULTS": "segment.bytes=x"}, "PENSTOCK_TOPIC_DEFAULTS: segment.bytes=x"),
+        (
+            {"PENSTOCK_TOPIC_DEFAULTS": "unclean.leader.election.enable=true"},
+            "PENSTOCK_TOPIC_DEFAULTS: unclean.leader.election.enable=true: no such election comes by itself; "
+            "`penstock cluster elect",
+        ),
     ],
 )
 def test_a_wrong_value_is_told_in_one_line_with_where_it_came_from(
@@ -63,6 +79,7 @@ def test_a_wrong_value_is_told_in_one_line_with_where_it_came_from(
         load({}, environment, None)
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +112,8 @@ def test_every_problem_is_told_at_once() -> None:
 
 def test_topic_defaults_come_from_a_table_or_from_pairs(tmp_path: Path) -> None:
     file = tmp_path / "penstock.toml"
-    file.write_text('[topic-defaults]\n"retention.ms" = 1000\n"unclean.leader.election.enable" = true\n')
+    file.write_text('[topic-defaults]\n"retention.ms" = 1000\n"unclean.leader.election.enable" = false\n')
     from_file, _ = load({}, {}, file)
-    assert from_file.topic_defaults == {"retention.ms": "1000", "unclean.leader.election.enable": "true"}
+    assert from_file.topic_defaults == {"retention.ms": "1000", "unclean.leader.election.enable": "false"}
     from_pairs, _ = load({}, {"PENSTOCK_TOPIC_DEFAULTS": "retention.ms=5, durability=disk"}, file)
     assert from_pairs.topic_defaults == {"retention.ms": "5", "durability": "disk"}

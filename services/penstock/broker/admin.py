@@ -110,14 +110,12 @@ class AdminHandlers:
         for wanted in request.topics:
             name = str(wanted.name)
             try:
-                if wanted.assignments is not None and any(
-                    list(entry.broker_ids) != [self._context.broker_id] for entry in wanted.assignments
-                ):
-                    raise KafkaError(
-                        ErrorCode.invalid_replica_assignment,
-                        f"the only broker here is {self._context.broker_id}",
-                    )
-                await self._keeper.add_partitions(name, wanted.count, validate_only=request.validate_only)
+                await self._keeper.add_partitions(
+                    name,
+                    wanted.count,
+                    [list(entry.broker_ids) for entry in wanted.assignments or ()],
+                    validate_only=request.validate_only,
+                )
                 results.append({"name": name, "error_code": ErrorCode.none, "error_message": None})
             except KafkaError as error:
                 results.append({"name": name, "error_code": error.code, "error_message": error.message})

@@ -15,11 +15,12 @@ from typing import Final
 from penstock.broker.catalog import Catalog
 from penstock.broker.context import Address, BrokerContext
 from penstock.broker.groups.coordinator import GroupCoordinator
+from penstock.broker.groups.journal import partition_for
 from penstock.broker.groups.takeover import take_over
 from penstock.broker.topics import OFFSETS_CONFIG, TopicKeeper
-from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
+from penstock.cluster.placing import PlacingDirectory
 from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
@@ -42,7 +43,7 @@ class ClusterNode:
         self,
         settings: Settings,
         metadata: EtcdMetadata,
-        directory: ClusterDirectory,
+        directory: PlacingDirectory,
         store: LogStore,
         catalog: Catalog,
     ) -> None:
@@ -96,6 +97,8 @@ class ClusterNode:
             settings.http,
             "" if external is None else str(external),
         )
+        if await self.directory.undrain(settings.broker_id):
+            log.info("broker %d was drained; it is back and takes replicas", settings.broker_id)
         self._registration = Registration(self.metadata, info, settings.lease_seconds)
         await self._registration.start()
         self.directory.listeners.append(_Catalogued(self._catalog, keeper))
@@ -181,11 +184,12 @@ class ClusterNode:
         me, registered = self._settings.broker_id, self.directory.brokers
         return me if me in registered else min(registered, default=me)
 
-    def coordinator_of(self, partition: int) -> BrokerInfo | None:
+    def coordinator_of(self, group: str) -> BrokerInfo | None:
+        """By the partitions that the topic has: this broker's setting may be another than its maker's."""
         topic = self.directory.by_name.get(OFFSETS_TOPIC)
-        if topic is None or partition >= len(topic.partitions):
+        if topic is None:
             return None
-        return self.brokers().get(topic.partitions[partition].leader)
+        return self.brokers().get(topic.partitions[partition_for(group, len(topic.partitions))].leader)
 
     # What replication says
 
@@ -235,7 +239,7 @@ class _Catalogued:
 class ClusterKeeper(TopicKeeper):
     """Topics of a cluster: any broker writes down what is wanted, replication everywhere does the rest."""
 
-    def __init__(self, context: BrokerContext, directory: ClusterDirectory) -> None:
+    def __init__(self, context: BrokerContext, directory: PlacingDirectory) -> None:
         super().__init__(context)
         self._directory = directory
 
@@ -249,7 +253,8 @@ class ClusterKeeper(TopicKeeper):
         defaults = self._context.defaults
         internal = name == OFFSETS_TOPIC
         replication = defaults.replication
-        if internal and len(self._directory.brokers) < replication:
+        brokers = len(self._directory.racks())
+        if internal and brokers < replication:
             raise KafkaError(
                 ErrorCode.coordinator_not_available,
                 f"waiting for {replication} brokers before {OFFSETS_TOPIC} is made",
@@ -259,8 +264,7 @@ class ClusterKeeper(TopicKeeper):
             try:
                 if internal:
                     return await create(defaults.offsets_partitions, OFFSETS_CONFIG, replication)
-                brokers = max(1, len(self._directory.brokers))
-                return await create(defaults.partitions, {}, min(replication, brokers))
+                return await create(defaults.partitions, {}, min(replication, max(1, brokers)))
             except KafkaError:
                 for _ in range(20):  # another broker may have made it at the same time
                     found = self._directory.by_name.get(name)
@@ -269,9 +273,11 @@ class ClusterKeeper(TopicKeeper):
                     await asyncio.sleep(0.05)
                 raise
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool) -> None:
+    async def add_partitions(
+        self, name: str, count: int, assignments: list[list[int]], *, validate_only: bool
+    ) -> None:
         async with self._lock:
-            await self._directory.add_partitions(name, count, validate_only=validate_only)
+            await self._directory.add_partitions(name, count, assignments, validate_only=validate_only)
 
     async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool) -> None:
         async with self._lock:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.context import Address, BrokerContext
-from penstock.broker.groups.journal import partition_for
 from penstock.broker.topics import TopicKeeper
 from penstock.cluster.membership import BrokerInfo
 from penstock.cluster.topics import Topic, check_topic_name
@@ -121,7 +120,7 @@ class MetadataHandlers:
         cluster = self._context.cluster
         broker = self._broker()
         if cluster is not None and error is ErrorCode.none:
-            found = cluster.coordinator_of(partition_for(group, self._context.defaults.offsets_partitions))
+            found = cluster.coordinator_of(group)
             if found is None:
                 error, message = ErrorCode.coordinator_not_available, "its partition has no leader yet"
                 broker = {**broker, "node_id": -1, "host": "", "port": -1}

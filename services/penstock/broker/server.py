@@ -34,9 +34,9 @@ from penstock.broker.offsetslog import ConsumerOffsets
 from penstock.broker.produce import ProduceHandler
 from penstock.broker.stats import RequestStats
 from penstock.broker.topics import TopicKeeper
-from penstock.cluster.directory import ClusterDirectory
-from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.etcd import EtcdMetadata, endpoints_of
 from penstock.cluster.metadata import MetadataStore, SqliteMetadata
+from penstock.cluster.placing import PlacingDirectory
 from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
 from penstock.log.store import LogStore
 from penstock.settings import Settings
@@ -144,16 +144,15 @@ class Broker:
         """The start takes long: say so at /readyz. Importing what that takes would hold up a short one."""
         self._spawn(self.http.start(self))
 
-    def _open_metadata(self) -> ClusterDirectory | None:
+    def _open_metadata(self) -> PlacingDirectory | None:
         """The store and the registry on it: embedded for a single node, etcd for one of several."""
         settings = self.settings
         if not settings.cluster:
             self.metadata_store: MetadataStore = SqliteMetadata(settings.data_dir / "metadata.db")
             self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
             return None
-        endpoints = [endpoint.strip() for endpoint in settings.cluster.split(",") if endpoint.strip()]
-        self.metadata_store = EtcdMetadata(endpoints, settings.cluster_prefix)
-        directory = ClusterDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
+        self.metadata_store = EtcdMetadata(endpoints_of(settings.cluster), settings.cluster_prefix)
+        directory = PlacingDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
         self.registry = directory
         return directory
 
@@ -303,11 +302,14 @@ class Broker:
                 log.exception("expiring group offsets failed")
 
     def _public_settings(self) -> dict[str, str]:
-        return {
+        found = {
             name.replace("_", "."): str(value)
             for name, value in self.settings.model_dump().items()
             if value is not None and not isinstance(value, dict)
         }
+        if "rack" in found:
+            found["broker.rack"] = found["rack"]  # tools that place replicas ask for it by Kafka's name
+        return found
 
 
 def _raise_descriptor_limit() -> None:

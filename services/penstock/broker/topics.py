@@ -9,6 +9,7 @@ from typing import Final
 from penstock.broker.context import BrokerContext
 from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.store import PartitionPlace
+from penstock.wire.errors import ErrorCode, KafkaError
 
 AT_ONCE: Final = 100
 """Partitions made in one go, some tens of milliseconds; then other clients get their turn."""
@@ -71,9 +72,18 @@ class TopicKeeper:
             )
             return await self._open(topic, 0)
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool) -> None:
+    async def add_partitions(
+        self, name: str, count: int, assignments: list[list[int]], *, validate_only: bool
+    ) -> None:
+        """`assignments`: the brokers of each new partition; empty: anywhere."""
+        own = self._context.broker_id
         async with self._lock:
             before = len(self._context.registry.get(name).partitions)
+            if assignments and count > before and assignments != [[own]] * (count - before):
+                raise KafkaError(
+                    ErrorCode.invalid_replica_assignment,
+                    f"{count - before} new partitions, and the only broker here is {own}, not {assignments}",
+                )
             topic = await self._context.registry.add_partitions(name, count, validate_only=validate_only)
             if not validate_only:
                 await self._open(topic, before)

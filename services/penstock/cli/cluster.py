@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.clusterview import ask, is_behind, lag_text, show_elections, together
+from penstock.cli.clusterview import ask, is_behind, lacks, lag_text, show_elections, together
 from penstock.cli.options import AsJson
 from penstock.cli.terminal import CommandFailed, Commands, print_json, print_table, run
 
 if TYPE_CHECKING:
-    from penstock.cluster.directory import ClusterDirectory
     from penstock.cluster.partitions import PartitionKey, PartitionState
+    from penstock.cluster.placing import PlacingDirectory
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Brokers, leaders and replicas of a cluster.")
 
@@ -28,18 +28,21 @@ Broker = Annotated[int, typer.Argument(help="A broker's id.")]
 ETCD = "http://127.0.0.1:2379"
 PREFIX = "/penstock"
 _TABLES: Mapping[str, tuple[str, ...]] = {
-    "brokers": ("id", "kafka", "replication", "rack", "leads", "replicas"),
-    "partitions": ("topic", "partition", "leader", "epoch", "replicas", "in_sync", "lag", "reason"),
+    "brokers": ("id", "kafka", "replication", "rack", "leads", "replicas", "drained"),
+    "partitions": ("topic", "partition", "leader", "epoch", "replicas", "wanted", "in_sync", "lag", "reason"),
 }
 
 
 @asynccontextmanager
-async def _directory(endpoints: str, prefix: str) -> AsyncIterator[ClusterDirectory]:
-    from penstock.cluster.directory import ClusterDirectory
-    from penstock.cluster.etcd import EtcdMetadata
+async def _directory(endpoints: str, prefix: str) -> AsyncIterator[PlacingDirectory]:
+    from penstock.cluster.etcd import EtcdMetadata, endpoints_of
+    from penstock.cluster.placing import PlacingDirectory
 
-    store = EtcdMetadata([endpoint.strip() for endpoint in endpoints.split(",")], prefix)
-    directory = ClusterDirectory(store, -1, {})
+    try:
+        store = EtcdMetadata(endpoints_of(endpoints), prefix)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from None
+    directory = PlacingDirectory(store, -1, {})
     try:
         await asyncio.wait_for(directory.load(), 5)
         yield directory
@@ -54,7 +57,7 @@ async def _directory(endpoints: str, prefix: str) -> AsyncIterator[ClusterDirect
 def status(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, as_json: AsJson = False) -> None:
     """Show brokers, who leads and follows each partition and how far behind, and the last elections.
 
-    Exits with 1 when a partition has no leader or too few replicas in sync.
+    Exits with 1 when a partition has no leader, replicas out of sync, or fewer replicas than its topic wants.
 
     Example: penstock cluster status --cluster http://127.0.0.1:2379
     """
@@ -65,9 +68,17 @@ def status(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, as_json: AsJson = Fals
         for table, columns in _TABLES.items():
             print_table(table, columns, [[row[column] for column in columns] for row in found[table]])
         show_elections(found["elections"])
-    behind = [p for p in found["partitions"] if is_behind(p)]
+    behind = sum(map(is_behind, found["partitions"]))
+    lacking = sum(map(lacks, found["partitions"]))
+    troubles = []
     if behind:
-        raise CommandFailed(f"{len(behind)} partitions are without a leader or have replicas out of sync")
+        troubles.append(f"{behind} partitions are without a leader or have replicas out of sync")
+    if lacking:
+        troubles.append(
+            f"{lacking} partitions have fewer replicas than wanted; `penstock cluster rebalance` adds them"
+        )
+    if troubles:
+        raise CommandFailed("; ".join(troubles))
 
 
 async def _status(cluster: str, prefix: str) -> dict[str, Any]:
@@ -79,6 +90,7 @@ async def _status(cluster: str, prefix: str) -> dict[str, Any]:
                 "leader": info.leader,
                 "epoch": info.leader_epoch,
                 "replicas": list(info.replicas),
+                "wanted": topic.replication,
                 "in_sync": list(info.in_sync),
                 "reason": state.reason
                 if (state := directory.states.get((topic.topic_id.bytes, index)))
@@ -95,6 +107,7 @@ async def _status(cluster: str, prefix: str) -> dict[str, Any]:
                 "rack": info.rack,
                 "leads": sum(p["leader"] == info.broker_id for p in partitions),
                 "replicas": sum(info.broker_id in p["replicas"] for p in partitions),
+                "drained": info.broker_id in directory.drained,
             }
             for info in sorted(directory.brokers.values(), key=lambda info: info.broker_id)
         ]
@@ -145,6 +158,9 @@ def reassign(
 ) -> None:
     """Put a partition's replicas on other brokers, while it is served.
 
+    With more or fewer replicas than before, and as many as all other partitions of the topic have: then this
+    is the number that the topic wants, and that `rebalance` fills up to.
+
     Example: penstock cluster reassign orders 0 2,3
     """
     from dataclasses import replace
@@ -157,41 +173,84 @@ def reassign(
             wanted = tuple(ids[name] for name in named if name in ids)
             if len(wanted) != len(named) or len(set(wanted)) != len(wanted):
                 raise CommandFailed(f"{replicas!r}: name brokers of {sorted(directory.brokers)}, each once")
+            if len(wanted) != len(state.replicas):
+                await _want(directory, topic, partition, len(wanted))
             await _apply(directory, {key: replace(state, replicas=wanted, reason="reassigned")}, wait)
 
     run(work())
 
 
+async def _want(directory: PlacingDirectory, topic: str, partition: int, replicas: int) -> None:
+    """An operator changes the number of a partition's replicas: the topic's, once all have that many."""
+    from penstock.wire.errors import KafkaError
+
+    found = directory.get(topic)
+    others = {len(info.replicas) for index, info in enumerate(found.partitions) if index != partition}
+    if found.replication == replicas or not others <= {replicas}:
+        return
+    try:
+        await directory.want(topic, replicas)
+    except KafkaError as error:
+        raise CommandFailed(str(error)) from None
+    typer.echo(f"{topic} wants {replicas} replicas of each partition from now on")
+
+
 @app.command()
-def drain(broker: Broker, cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0) -> None:
-    """Move every leader and replica off a broker, for maintenance. Clients notice nothing.
+def drain(
+    broker: Broker,
+    undo: Annotated[bool, typer.Option("--undo", help="Let it have replicas again; moves none.")] = False,
+    cluster: Etcd = ETCD,
+    prefix: Prefix = PREFIX,
+    wait: Wait = 300.0,
+) -> None:
+    """Move every leader and replica off a broker, for maintenance or for good.
+
+    It gets no new ones until it starts again, or until --undo. A partition that is on every other broker has
+    one replica less from then on; `penstock cluster rebalance` fills it up once there is a broker for it.
 
     Example: penstock cluster drain 3
     """
+    run(_undrain(broker, cluster, prefix) if undo else _drain(broker, cluster, prefix, wait))
+
+
+async def _undrain(broker: int, cluster: str, prefix: str) -> None:
+    async with _directory(cluster, prefix) as directory:
+        if not await directory.undrain(broker):
+            raise CommandFailed(f"broker {broker} is not drained")
+        typer.echo(f"broker {broker} may have replicas again; `penstock cluster rebalance` gives it some")
+
+
+async def _drain(broker: int, cluster: str, prefix: str, wait: float) -> None:
     from penstock.cluster.plans import drained
 
-    async def work() -> None:
-        async with _directory(cluster, prefix) as directory:
-            try:
-                plan = drained(directory.states, directory.racks(), broker)
-            except ValueError as error:
-                raise CommandFailed(str(error)) from None
-            await _apply(directory, plan, wait)
-
-    run(work())
+    async with _directory(cluster, prefix) as directory:
+        holds = any(broker in state.replicas for state in directory.states.values())
+        if not holds and broker not in directory.brokers:
+            raise CommandFailed(f"there is no broker {broker}, and no replica on it")
+        try:
+            plan = drained(directory.states, directory.racks(), broker)
+        except ValueError as error:
+            raise CommandFailed(str(error)) from None
+        await directory.drain(broker)
+        wanted = directory.wanted()
+        fewer = sum(len(state.replicas) < wanted.get(key, 0) for key, state in plan.items())
+        if fewer:
+            typer.echo(f"{fewer} partitions have fewer replicas than wanted then: there is no other broker")
+        await _apply(directory, plan, wait)
 
 
 @app.command()
 def rebalance(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0) -> None:
-    """Spread replicas and leaders evenly over the brokers that are there.
+    """Spread replicas and leaders evenly over the brokers that are there and not drained.
+
+    Partitions that have fewer replicas than their topic wants, since a broker was drained, get new ones.
 
     Example: penstock cluster rebalance
     """
-    from penstock.cluster.plans import rebalanced
 
     async def work() -> None:
         async with _directory(cluster, prefix) as directory:
-            await _apply(directory, rebalanced(directory.states, directory.racks()), wait)
+            await _apply(directory, _rebalanced(directory), wait)
 
     run(work())
 
@@ -292,11 +351,17 @@ async def _elect(
         typer.echo(f"broker {chosen} leads {topic}-{partition}")
 
 
+def _rebalanced(directory: PlacingDirectory) -> Mapping[PartitionKey, PartitionState]:
+    from penstock.cluster.plans import rebalanced
+
+    return rebalanced(directory.states, directory.racks(), directory.wanted())
+
+
 def _length(own: Any) -> tuple[int, int]:
     return own["last_epoch"], own["log_end"]
 
 
-def _find(directory: ClusterDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:
+def _find(directory: PlacingDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:
     found = directory.by_name.get(topic)
     key = (found.topic_id.bytes, partition) if found is not None else None
     state = directory.states.get(key) if key is not None else None
@@ -306,7 +371,7 @@ def _find(directory: ClusterDirectory, topic: str, partition: int) -> tuple[Part
 
 
 async def _apply(
-    directory: ClusterDirectory, plan: Mapping[PartitionKey, PartitionState], wait: float
+    directory: PlacingDirectory, plan: Mapping[PartitionKey, PartitionState], wait: float
 ) -> None:
     """Swap the plan in, then watch the leaders carry it out."""
     from penstock.cluster import partitions

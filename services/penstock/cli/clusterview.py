@@ -62,7 +62,7 @@ def show(cluster: Any) -> None:
     rows: list[Any] = [
         (
             b["broker_id"],
-            "alive" if b["alive"] else "GONE",
+            "drained" if b["alive"] and b.get("drained") else "alive" if b["alive"] else "GONE",
             b["kafka"],
             b["rack"] or "",
             b["leads"],
@@ -75,27 +75,34 @@ def show(cluster: Any) -> None:
         ("id", "state", "kafka", "rack", "leads", "replicas"),
         rows,
     )
-    behind = [p for p in cluster["partitions"] if is_behind(p) or any(p["lags"].values())]
+    behind = [p for p in cluster["partitions"] if is_behind(p) or lacks(p) or any(p["lags"].values())]
     rows = [
         (
             f"{p['topic']}-{p['partition']}",
             p["leader"],
             p["epoch"],
             p["replicas"],
+            p.get("wanted", ""),
             p["in_sync"],
             lag_text(p["lags"]),
         )
         for p in behind
     ]
     title = (
-        f"{len(cluster['partitions'])} partitions, {sum(map(is_behind, behind))} with replicas out of sync"
+        f"{len(cluster['partitions'])} partitions, {sum(map(is_behind, behind))} with replicas out of sync, "
+        f"{sum(map(lacks, behind))} with fewer than wanted"
     )
-    print_table(title, ("partition", "leader", "epoch", "replicas", "in sync", "lag"), rows[:_ROWS])
+    print_table(title, ("partition", "leader", "epoch", "replicas", "wanted", "in sync", "lag"), rows[:_ROWS])
     show_elections(cluster["elections"])
 
 
 def is_behind(partition: Any) -> bool:
     return partition["leader"] < 0 or len(partition["in_sync"]) < len(partition["replicas"])
+
+
+def lacks(partition: Any) -> bool:
+    """A broker was drained, or reassigned away from, and nobody took its place. Old brokers don't tell."""
+    return len(partition["replicas"]) < partition.get("wanted", 0)
 
 
 def lag_text(lags: dict[str, int]) -> str:

@@ -324,8 +324,28 @@ def _is_json(text: bytes) -> bool:
     return False
 
 
+def endpoints_of(text: str) -> list[str]:
+    """The endpoints in a list like http://10.0.0.1:2379,http://10.0.0.2:2379. ValueError if one can't be."""
+    endpoints = [endpoint.strip() for endpoint in text.split(",") if endpoint.strip()]
+    if not endpoints:
+        raise ValueError(f"{text!r} names no etcd endpoint; write http://HOST:2379")
+    for endpoint in endpoints:
+        _address(endpoint)
+    return endpoints
+
+
 def _address(endpoint: str) -> tuple[str, int]:
     parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
-    if parts.hostname is None:
+    if "@" in parts.netloc:  # not shown: there is a password in it
+        raise ValueError(
+            f"etcd at {parts.hostname}: no user and password, brokers don't log in to etcd; keep it where "
+            "only they reach it"
+        )
+    if parts.scheme == "https":
+        raise ValueError(
+            f"{endpoint!r}: brokers speak plain HTTP to etcd, no TLS; write http://HOST:2379 and keep it "
+            "where only they reach it"
+        )
+    if parts.scheme != "http" or parts.hostname is None or parts.path.strip("/") or parts.query:
         raise ValueError(f"{endpoint!r} is not an etcd endpoint; write http://HOST:2379")
     return parts.hostname, parts.port or 2379

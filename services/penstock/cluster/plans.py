@@ -46,17 +46,24 @@ def drained(
     return plan
 
 
-def rebalanced(states: Mapping[PartitionKey, PartitionState], racks: Mapping[int, str | None]) -> Plan:
-    """Move replicas, then leaders, until every partition is in as many racks as it can be, and everybody's
-    share is the same within one, or as near to that as the racks allow."""
-    wanted = {key: list(state.replicas) for key, state in sorted(states.items())}
+def rebalanced(
+    states: Mapping[PartitionKey, PartitionState],
+    racks: Mapping[int, str | None],
+    wanted: Mapping[PartitionKey, int],
+) -> Plan:
+    """Add replicas where there are fewer than wanted, then move replicas, then leaders, until every partition
+    is in as many racks as it can be, and everybody's share is the same within one, or as near to that as the
+    racks allow."""
+    plan = {key: list(state.replicas) for key, state in sorted(states.items())}
     holds = Counter(dict.fromkeys(racks, 0))
-    holds.update(each for replicas in wanted.values() for each in replicas)
-    while sum(_moved_one(replicas, racks, holds) for replicas in wanted.values()):
+    holds.update(each for replicas in plan.values() for each in replicas)
+    for key, replicas in plan.items():
+        _fill_up(replicas, wanted.get(key, 0), racks, holds)
+    while sum(_moved_one(replicas, racks, holds) for replicas in plan.values()):
         pass  # every move spreads a partition wider, or evens shares out: it ends
     leads = Counter(dict.fromkeys(racks, 0))
-    leads.update(replicas[0] for replicas in wanted.values())
-    for replicas in wanted.values():
+    leads.update(replicas[0] for replicas in plan.values())
+    for replicas in plan.values():
         poorest = min(replicas, key=lambda each: (leads[each], each))
         if leads[replicas[0]] - leads[poorest] > 1:
             leads[replicas[0]] -= 1
@@ -65,9 +72,20 @@ def rebalanced(states: Mapping[PartitionKey, PartitionState], racks: Mapping[int
             replicas.insert(0, poorest)
     return {
         key: replace(states[key], replicas=tuple(replicas), reason="rebalanced")
-        for key, replicas in wanted.items()
+        for key, replicas in plan.items()
         if tuple(replicas) != states[key].replicas
     }
+
+
+def _fill_up(replicas: list[int], count: int, racks: Mapping[int, str | None], holds: Counter[int]) -> None:
+    """Add replicas until there are `count`, or everybody has one."""
+    while len(replicas) < count:
+        free = [each for each in racks if each not in replicas]
+        if not free:
+            return
+        chosen = min(free, key=lambda each: (shares_rack(racks, each, replicas), holds[each], each))
+        holds[chosen] += 1
+        replicas.append(chosen)
 
 
 def _moved_one(replicas: list[int], racks: Mapping[int, str | None], holds: Counter[int]) -> bool:

@@ -1,6 +1,7 @@
 """Topics and their partitions as the cluster knows them, cached from the metadata store.
 
-    /topics/<name>       id, configs, and per partition: replicas, in-sync set, leader, leader epoch
+    /topics/<name>       id, configs, how many replicas are wanted, and per partition: replicas, in-sync set,
+                         leader, leader epoch
     /producer-ids        the next block of producer ids that nobody has
     /cluster             the cluster's id
 
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.cluster.metadata import Change, MetadataStore, Versioned
-from penstock.log.config import LogConfig
+from penstock.log.config import LogConfig, still_taken
 from penstock.wire.errors import ErrorCode, KafkaError
 
 CLUSTER_KEY: Final = "/cluster"
@@ -44,6 +45,8 @@ class Topic:
     partitions: tuple[PartitionInfo, ...]
     revision: int
     log_config: LogConfig
+    replication: int = 1
+    """How many replicas its partitions shall have; while brokers are drained or gone, some may have fewer."""
 
     @property
     def is_internal(self) -> bool:
@@ -121,7 +124,8 @@ class TopicRegistry:
                 f"a topic has 1 to {MAX_PARTITIONS} partitions, not {len(partitions)}",
             )
         parsed = LogConfig.parse(configs, self.defaults)
-        return Topic(name, uuid.uuid4(), dict(configs), tuple(partitions), 0, parsed)
+        replication = max(len(info.replicas) for info in partitions)
+        return Topic(name, uuid.uuid4(), dict(configs), tuple(partitions), 0, parsed, replication)
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
         topic = self.get(name)
@@ -131,6 +135,8 @@ class TopicRegistry:
         return grown if validate_only else await self._save(grown)
 
     def _check_growth(self, topic: Topic, count: int) -> None:
+        if topic.is_internal:  # a group's partition goes by the count: its offsets would not be found again
+            raise KafkaError(ErrorCode.invalid_request, f"{topic.name} is internal: its partitions stay")
         if count <= len(topic.partitions):
             raise KafkaError(
                 ErrorCode.invalid_partitions,
@@ -210,16 +216,20 @@ class TopicRegistry:
 
     def _decode(self, entry: Versioned) -> Topic:
         value = entry.value
+        configs = still_taken(value["configs"])
+        partitions = tuple(
+            PartitionInfo(leader, epoch, tuple(replicas), tuple(in_sync))
+            for leader, epoch, replicas, in_sync in value["partitions"]
+        )
         return Topic(
             entry.key.removeprefix("/topics/"),
             uuid.UUID(value["id"]),
-            value["configs"],
-            tuple(
-                PartitionInfo(leader, epoch, tuple(replicas), tuple(in_sync))
-                for leader, epoch, replicas, in_sync in value["partitions"]
-            ),
+            configs,
+            partitions,
             entry.revision,
-            LogConfig.parse(value["configs"], self.defaults),
+            LogConfig.parse(configs, self.defaults),
+            # Earlier versions didn't write it down: there it is what they list.
+            value.get("replication") or max(len(info.replicas) for info in partitions),
         )
 
 
@@ -227,6 +237,7 @@ def _encode(topic: Topic) -> Any:
     return {
         "id": str(topic.topic_id),
         "configs": dict(topic.configs),
+        "replication": topic.replication,
         "partitions": [
             [info.leader, info.leader_epoch, list(info.replicas), list(info.in_sync)]
             for info in topic.partitions

@@ -67,6 +67,15 @@ def _boolean(text: str) -> bool:
     return text.lower() == "true"
 
 
+def _never(text: str) -> bool:
+    if _boolean(text):
+        raise ValueError(
+            "no such election comes by itself; `penstock cluster elect TOPIC PARTITION` shows what would be "
+            "lost, and does it with --unclean"
+        )
+    return False
+
+
 def _choice(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -85,6 +94,7 @@ def _policy(text: str) -> frozenset[str]:
 
 _INT_MAX: Final = (1 << 31) - 1
 _DAY: Final = 24 * 60 * 60 * 1000
+_UNCLEAN: Final = "unclean.leader.election.enable"
 
 TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = {
     key.name: key
@@ -172,14 +182,19 @@ TOPIC_CONFIGS: Final[Mapping[str, ConfigKey]] = {
             "segment.ms", str(7 * _DAY), ConfigType.LONG, _integer(1), "age at which a segment is sealed"
         ),
         ConfigKey(
-            "unclean.leader.election.enable",
+            _UNCLEAN,
             "false",
             ConfigType.BOOLEAN,
-            _boolean,
-            "let a replica lead that may lack acknowledged records",
+            _never,
+            "only false: a replica that may lack acknowledged records leads by an operator's word alone",
         ),
     )
 }
+
+
+def still_taken(configs: Mapping[str, str]) -> dict[str, str]:
+    """Configs as an earlier version wrote them down, without what never did anything and is refused now."""
+    return {name: text for name, text in configs.items() if not (name == _UNCLEAN and text.lower() == "true")}
 
 
 @dataclass(frozen=True, slots=True)

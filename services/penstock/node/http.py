@@ -7,6 +7,8 @@ doesn't answer is left out and shows as `penstock_node_broker_up 0`.
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from typing import Final
@@ -32,9 +34,16 @@ def make_app(supervisor: Supervisor) -> FastAPI:
     async def healthz() -> dict[str, str]:
         return {"status": "alive"}
 
-    @app.get("/readyz", summary="Every broker of this node serves; 503 names those that don't")
+    @app.get("/readyz", summary="Every broker of this node is ready; 503 names those that aren't, and why")
     async def readyz(response: Response) -> dict[str, object]:
-        reason = supervisor.unready()
+        children = supervisor.children
+        reasons = await asyncio.gather(*(asyncio.to_thread(_unready_reason, child) for child in children))
+        told = [
+            f"broker {child.broker_id} {reason}"
+            for child, reason in zip(children, reasons, strict=True)
+            if reason is not None
+        ]
+        reason = "; ".join(told) or None
         response.status_code = 200 if reason is None else 503
         return {"ready": reason is None, "reason": reason}
 
@@ -62,6 +71,22 @@ def make_app(supervisor: Supervisor) -> FastAPI:
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
     return app
+
+
+def _unready_reason(child: Child) -> str | None:
+    """What the broker itself says: one that has started may still catch up, or be out of touch."""
+    if not child.ready:
+        return "has not started"
+    try:
+        with urllib.request.urlopen(f"http://{child.settings.http}/readyz", timeout=_TIMEOUT):
+            return None
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return (
+                f"is not ready: {json.load(refused).get('reason')}" if refused.code == 503 else str(refused)
+            )
+    except (OSError, ValueError) as error:
+        return f"doesn't answer: {error}"
 
 
 def _scrape(child: Child) -> str | None:

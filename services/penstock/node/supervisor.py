@@ -41,6 +41,9 @@ def brokers_of(settings: Settings, count: int) -> list[Settings]:
                 "broker_id": settings.broker_id + number,
                 "listen": _shifted(settings.listen, number),
                 "advertise": settings.advertise and _shifted(settings.advertise, number),
+                "external_listen": settings.external_listen and _shifted(settings.external_listen, number),
+                "external_advertise": settings.external_advertise
+                and _shifted(settings.external_advertise, number),
                 "http": _shifted(settings.http, number + 1),
                 "replication_listen": _shifted(settings.replication_listen, number),
                 "replication_advertise": settings.replication_advertise
@@ -115,10 +118,6 @@ class Supervisor:
                 log.error("broker %d doesn't stop: killing it", child.broker_id)
                 if process is not None:
                     process.kill()
-
-    def unready(self) -> str | None:
-        waiting = [str(child.broker_id) for child in self.children if not child.ready]
-        return f"broker {', '.join(waiting)} is not ready" if waiting else None
 
     async def _keep(self, child: Child) -> None:
         loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ def cluster_status(node: ClusterNode) -> ClusterStatus:
             epoch=placed.leader_epoch,
             replicas=list(placed.replicas),
             in_sync=list(placed.in_sync),
+            wanted=topic.replication,
             reason=state.reason if (state := directory.states.get((topic.topic_id.bytes, index))) else "",
             backups=_backups(node, (topic.topic_id.bytes, index)),
             own=_own(node, (topic.topic_id.bytes, index)),
@@ -44,7 +45,7 @@ def cluster_status(node: ClusterNode) -> ClusterStatus:
         told_by=replicator.broker_id,
         etcd_reachable=node.metadata.reachable,
         brokers=[
-            _broker(info, partitions, alive=number in directory.brokers)
+            _broker(info, partitions, alive=number in directory.brokers, drained=number in directory.drained)
             for number, info in sorted(directory.addresses.items())
         ],
         partitions=partitions,
@@ -61,7 +62,9 @@ def cluster_status(node: ClusterNode) -> ClusterStatus:
     )
 
 
-def _broker(info: BrokerInfo, partitions: list[ReplicatedPartition], *, alive: bool) -> ClusterBroker:
+def _broker(
+    info: BrokerInfo, partitions: list[ReplicatedPartition], *, alive: bool, drained: bool
+) -> ClusterBroker:
     return ClusterBroker(
         broker_id=info.broker_id,
         kafka=f"{info.host}:{info.port}",
@@ -69,6 +72,7 @@ def _broker(info: BrokerInfo, partitions: list[ReplicatedPartition], *, alive: b
         http=info.http_address,
         rack=info.rack,
         alive=alive,
+        drained=drained,
         leads=sum(p.leader == info.broker_id for p in partitions),
         replicas=sum(info.broker_id in p.replicas for p in partitions),
     )

@@ -174,6 +174,7 @@ class ClusterBroker(BaseModel):
     http: str
     rack: str | None
     alive: bool = Field(description="whether its lease in etcd lives")
+    drained: bool = Field(description="an operator drained it: it gets no replicas until it starts again")
     leads: int
     replicas: int
 
@@ -199,6 +200,7 @@ class ReplicatedPartition(BaseModel):
     epoch: int
     replicas: list[int]
     in_sync: list[int]
+    wanted: int = Field(description="how many replicas its topic shall have")
     reason: str = Field(description="of the last change of leader or in-sync set")
     backups: list[BackupStatus] | None = Field(description="known to the leader only; null elsewhere")
     own: OwnReplica | None = Field(description="what the broker that answers has of it")
