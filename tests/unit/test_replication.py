@@ -982,6 +982,30 @@ def test_a_hand_over_without_an_answer_stops_nobody_and_commits_nothing_twice_r2
     play(scenario)
 
 
+def test_what_a_hand_over_that_failed_has_refused_leaves_no_gap(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        assert leader.replicator is not None
+        log = log_of(leader, world)
+        await asyncio.sleep(0.1)
+        log.gaps_excused_until = 0
+        real = leader.metadata.swap
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            assert not log.leading, "requests are refused"
+            assert world.state is not None
+            world.move(*world.state.replicas)  # the key has changed
+            return await real(changes)
+
+        leader.metadata.swap = swap  # type: ignore[method-assign]
+        replica = leader.replicator.replicas[world.key]
+        assert not await leader.replicator.hand_over(replica, None, "test")
+        assert log.leading
+        assert log.gaps_excused_until > 0, "the next request would be out of order"
+
+    play(scenario)
+
+
 def test_a_backup_that_promised_to_nobody_is_attached_again_whatever_was_going_on(
     play: Callable[..., None],
 ) -> None:

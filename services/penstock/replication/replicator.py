@@ -573,7 +573,8 @@ class Replicator:
 
     @staticmethod
     def _serve_on(replica: Replica, led: Leadership) -> None:
-        if replica.leadership is led:
+        if replica.leadership is led and not replica.log.leading:
+            replica.log.excuse_gaps()  # what came meanwhile was refused
             replica.log.leading = True
 
     def _successor(self, led: Leadership) -> int | None:
