@@ -15,7 +15,18 @@ from penstock.wire.errors import ErrorCode
 SECONDS: Final = (*[1.0] * 5, *[2.0] * 8, *[3.0] * 6, 12.0)
 """How long faults go on: many short schedules find more in the same time than a few long ones, but what needs
 one fault on top of the leftovers of many others has its chance, too."""
-KINDS: Final = ("crash", "crash", "lose", "stall", "one way", "isolate", "away", "answers", "hand over")
+KINDS: Final = (
+    "crash",
+    "crash",
+    "lose",
+    "stall",
+    "one way",
+    "isolate",
+    "away",
+    "answers",
+    "hand over",
+    "move",
+)
 
 
 def play(seed: int) -> World:
@@ -101,6 +112,9 @@ async def faults(world: World, stop: float) -> None:
             broker.metadata.loses_answers = 0.5
             await asyncio.sleep(chance.uniform(0.1, 1.5))
             broker.metadata.loses_answers = 0.0
+        elif fault == "move":
+            numbers = list(world.brokers)
+            world.move(*chance.sample(numbers, chance.randint(1, len(numbers))))
         elif fault == "hand over" and broker.replicator is not None:
             replica = broker.replicator.replicas.get(world.key)
             if replica is not None:

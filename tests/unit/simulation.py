@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextvars import Context
+from dataclasses import replace
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
@@ -496,6 +497,15 @@ class World:
         found = self.keys.values.get(partitions.path_of(self.key))
         return partitions.decode(found) if found else None
 
+    def move(self, *replicas: int) -> None:
+        """As `penstock cluster reassign` does, with a swap that succeeds."""
+        from penstock.cluster import partitions
+
+        state = self.state
+        assert state is not None
+        wanted = replace(state, replicas=replicas, reason="reassigned")
+        self.keys.put(partitions.path_of(self.key), partitions.encode(wanted))
+
     async def until(self, condition: Callable[[], Any], seconds: float = 30) -> Any:
         deadline = asyncio.get_running_loop().time() + seconds
         while not (found := condition()):
@@ -516,10 +526,12 @@ class World:
         return found
 
     def settled(self) -> bool:
-        """Everybody is in sync, and knows that all is committed."""
+        """Everybody that should have it is in sync, and knows that all is committed; nobody else has it."""
         state, leader = self.state, self.leader()
         led = leader.led(self.key) if leader is not None else None
-        if state is None or led is None or len(state.in_sync) < len(self.brokers):
+        if state is None or led is None or {member.broker for member in state.in_sync} != set(state.replicas):
+            return False
+        if any(b.log(self.key) is not None for b in self.brokers.values() if b.number not in state.replicas):
             return False
         logs = [self.brokers[member.broker].log(self.key) for member in state.in_sync]
         return all(log is not None and led.log_end == log.log_end == log.high_watermark for log in logs)

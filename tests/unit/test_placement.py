@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
-from penstock.cluster.partitions import PartitionKey, PartitionState
+from penstock.cluster.partitions import Member, PartitionKey, PartitionState
 from penstock.cluster.placement import place
 from penstock.cluster.plans import Plan, drained, rebalanced
 
@@ -69,6 +70,13 @@ def test_a_broker_that_is_gone_can_be_drained() -> None:
     racks = {1: "a", 2: "a", 4: "b"}
     before = states([(3, 1), (1, 3)])
     assert after(before, drained(before, racks, 3)) == [(1, 4), (1, 4)]
+
+
+def test_a_drain_waits_for_what_is_moved_away_already_and_moves_it_nowhere_else() -> None:
+    (before,) = states([(1, 2)]).values()
+    moving = {(b"t" * 16, 0): replace(before, in_sync=(Member(1, 7), Member(3, 9)))}
+    (found,) = drained(moving, {1: "a", 2: "a", 3: "a", 4: "a"}, 3).values()
+    assert found.replicas == (1, 2)
 
 
 def test_rebalancing_over_a_new_broker_leaves_every_partition_in_two_racks() -> None:

@@ -1175,6 +1175,28 @@ def test_a_replica_that_finds_itself_appointed_when_it_would_stand_leads_at_once
         leader.crash()
         assert await takes(world.until(lambda: backup.led(world.key), 5)) < 0.1
 
+
+def test_what_a_hand_over_that_failed_has_refused_leaves_no_gap(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        assert leader.replicator is not None
+        log = log_of(leader, world)
+        await asyncio.sleep(0.1)
+        log.gaps_excused_until = 0
+        real = leader.metadata.swap
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            assert not log.leading, "requests are refused"
+            assert world.state is not None
+            world.move(*world.state.replicas)  # the key has changed
+            return await real(changes)
+
+        leader.metadata.swap = swap  # type: ignore[method-assign]
+        replica = leader.replicator.replicas[world.key]
+        assert not await leader.replicator.hand_over(replica, None, "test")
+        assert log.leading
+        assert log.gaps_excused_until > 0, "the next request would be out of order"
+
     play(scenario)
 
 
@@ -1249,6 +1271,248 @@ def test_a_replica_moves_to_another_broker_while_running(play: Callable[..., Non
         simulate(whole())
     finally:
         world.close()
+
+
+def moving(scenario: Scenario, brokers: int, replicas: int, configs: dict[str, str] | None = None) -> None:
+    """On the first of some brokers there is a partition, with records; the others have nothing yet."""
+    world = World(7, brokers, configs, replicas=replicas)
+
+    async def whole() -> None:
+        await world.start()
+        await world.in_sync(replicas)
+        await world.until(lambda: world.brokers[1].led(world.key))
+        for _ in range(50):
+            assert await world.produce() is ErrorCode.none
+        await scenario(world)
+
+    try:
+        simulate(whole())
+    finally:
+        world.close()
+
+
+def in_sync(world: World) -> set[int]:
+    assert world.state is not None
+    return {member.broker for member in world.state.in_sync}
+
+
+def hold_back(world: World, broker: int) -> None:
+    """It gets nothing from anybody."""
+    world.network.stalled |= {(other, broker) for other in world.brokers if other != broker}
+
+
+async def moved(world: World, *replicas: int) -> None:
+    await world.until(lambda: in_sync(world) == set(replicas) and world.settled())
+    assert await world.produce() is ErrorCode.none
+    await world.until(world.settled)
+    world.check()
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_a_half_copied_replica_does_not_lead_though_no_other_is_wanted(kill: bool) -> None:
+    async def scenario(world: World) -> None:
+        old, new = world.brokers.values()
+        world.move(new.number)
+        await world.until(
+            lambda: new.replicator and (r := new.replicator.replicas.get(world.key)) and r.attachment
+        )
+        if kill:
+            old.crash()
+            await asyncio.sleep(5)
+            assert new.led(world.key) is None, "it has nothing"
+            await old.start()
+        else:
+            for end in [end for end in world.network.ends if end.here == old.number]:
+                end.close()
+        await moved(world, new.number)
+        assert len(records(log_of(new, world))) == 51
+
+    moving(scenario, brokers=2, replicas=1)
+
+
+def test_a_leader_that_lost_its_log_leaves_it_to_those_it_is_moved_away_from() -> None:
+    async def scenario(world: World) -> None:
+        leader, backup = world.brokers.values()
+        leader.metadata.away = True
+        world.move(leader.number)
+        backup.crash()
+        leader.crash()
+        leader.lose_storage()
+        leader.metadata.away = False
+        await leader.start()
+        await asyncio.sleep(1)
+        assert leader.led(world.key) is None, "elected with an empty log"
+        await backup.start()
+        await moved(world, leader.number)
+        assert len(records(log_of(leader, world))) == 51
+
+    moving(scenario, brokers=2, replicas=2)
+
+
+@pytest.mark.parametrize("wanted", [(1, 3), (2, 3), (3, 1)])
+def test_a_replica_is_moved_away_only_when_the_new_one_has_all(wanted: tuple[int, ...]) -> None:
+    async def scenario(world: World) -> None:
+        hold_back(world, 3)
+        world.move(*wanted)
+        for _ in range(100):
+            assert await world.produce() is not ErrorCode.not_enough_replicas
+            await asyncio.sleep(0.05)
+        assert in_sync(world) == {1, 2}, "the only copies that there are"
+        assert log_of(world.brokers[2], world).log_end == log_of(world.brokers[1], world).log_end
+        assert len(world.acknowledged) > 140
+        world.network.stalled.clear()
+        await moved(world, *wanted)
+
+    moving(scenario, brokers=3, replicas=2, configs={"min.insync.replicas": "2"})
+
+
+def test_a_replica_stays_when_the_new_one_is_listed_and_not_seen_by_the_leader() -> None:
+    """The new one died, and its leader, too, before that was noticed."""
+
+    async def scenario(world: World) -> None:
+        first, second, third = world.brokers.values()
+        world.move(1, 3)
+        await world.until(lambda: in_sync(world) == {1, 2, 3})
+        second.metadata.away = True  # it doesn't stand
+        third.crash()
+        first.crash()
+        await first.start()
+        await world.until(lambda: first.led(world.key))
+        assert first.replicator is not None
+        led = first.replicator.replicas[world.key].leadership
+        assert led is not None
+        assert {member.broker for member in led.known} == {1, 2, 3}
+        assert not led.missing(first.replicator.now(), frozenset(), 2.0), "dropped for one that is dead"
+        await world.until(lambda: in_sync(world) == {1, 2})
+        second.metadata.away = False
+        await third.start()
+        await moved(world, 1, 3)
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_a_member_that_it_is_moved_away_from_leads_when_nobody_else_can() -> None:
+    async def scenario(world: World) -> None:
+        first, second, _ = world.brokers.values()
+        hold_back(world, 3)
+        world.move(3)
+        await asyncio.sleep(0.02)
+        first.crash()
+        await world.until(lambda: second.led(world.key), 2)
+        assert await world.produce() is ErrorCode.none
+        world.network.stalled.clear()
+        await moved(world, 3)
+        assert len(world.acknowledged) == 52
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_the_last_member_leads_again_after_a_restart_though_it_is_moved_away() -> None:
+    async def scenario(world: World) -> None:
+        first, second, _ = world.brokers.values()
+        second.crash()
+        await world.in_sync(1)
+        assert await world.produce() is ErrorCode.none
+        hold_back(world, 3)
+        world.move(2, 3)
+        await asyncio.sleep(0.02)
+        first.crash()
+        world.network.stalled.clear()
+        await second.start()
+        await asyncio.sleep(3)
+        assert second.led(world.key) is None, "it doesn't have the last record"
+        await first.start()
+        await moved(world, 2, 3)
+        assert len(world.acknowledged) == 52
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_a_leader_that_stops_hands_over_to_a_member_that_it_is_moved_away_from() -> None:
+    async def scenario(world: World) -> None:
+        first, second, _ = world.brokers.values()
+        assert first.replicator is not None
+        hold_back(world, 3)
+        world.move(3)
+        await asyncio.sleep(0.5)
+        await first.replicator.leave()
+        assert second.led(world.key) or await world.until(lambda: second.led(world.key), 1)
+        assert world.state is not None
+        assert world.state.reason == "broker 1 stops"
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_old_news_of_a_move_deletes_no_log_that_is_in_sync_again() -> None:
+    async def scenario(world: World) -> None:
+        second = world.brokers[2]
+        storage = log_of(second, world).storage_id
+        second.metadata.late = 20
+        world.move(1, 3)
+        await world.until(lambda: in_sync(world) == {1, 3})
+        world.move(1, 2)
+        await world.until(lambda: in_sync(world) == {1, 2})
+        for _ in range(500):  # it hears of all that now
+            await asyncio.sleep(0.05)
+            assert world.state is not None
+            assert world.state.has(2, storage)
+            found = second.log(world.key)
+            assert found is None or found.storage_id == storage, "it had deleted its log"
+        assert log_of(second, world).storage_id == storage
+        second.metadata.late = 0
+        await moved(world, 1, 2)
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_a_log_that_was_moved_away_stays_while_etcd_cannot_be_asked() -> None:
+    async def scenario(world: World) -> None:
+        second = world.brokers[2]
+        log = log_of(second, world)
+        real = second.metadata.get
+
+        async def get(key: str) -> Any:
+            raise Unavailable("away")
+
+        second.metadata.get = get  # type: ignore[method-assign]
+        world.move(1)
+        await world.until(lambda: second.log(world.key) is None)
+        await asyncio.sleep(3)
+        assert log.disk_directory.exists()
+        assert log.memory_directory.exists()
+        second.metadata.get = real  # type: ignore[method-assign]
+        await world.until(lambda: not log.disk_directory.exists() and not log.memory_directory.exists())
+        world.move(1, 2)
+        await moved(world, 1, 2)
+
+    moving(scenario, brokers=2, replicas=2)
+
+
+def test_what_a_replica_had_that_was_moved_away_counts_only_after_another_handshake() -> None:
+    """It is placed there again in the moment it was dropped: perhaps it has deleted its log."""
+
+    async def scenario(world: World) -> None:
+        first = world.brokers[1]
+        assert first.replicator is not None
+        led = first.replicator.replicas[world.key].leadership
+        assert led is not None
+        backup = led.backups[2]
+        real, handshakes = first.metadata.swap, backup.handshake
+        first.metadata.late = 5
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            done = await real(changes)
+            if in_sync(world) == {1}:
+                world.move(1, 2)
+            return done
+
+        first.metadata.swap = swap  # type: ignore[method-assign]
+        world.move(1)
+        await world.until(lambda: backup.handshake > handshakes or led.backups.get(2) is not backup, 7)
+        assert led.backups.get(2) is backup
+        await moved(world, 1, 2)
+
+    moving(scenario, brokers=2, replicas=2)
 
 
 # A broker's own troubles

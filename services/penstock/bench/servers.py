@@ -6,7 +6,6 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from penstock import __version__

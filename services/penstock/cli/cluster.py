@@ -331,7 +331,7 @@ async def _elect(
         rows = [[number, *(own[name] for name in columns[1:])] for number, own in there.items()]
         print_table(f"{topic}-{partition}: what is left of it", columns, rows)
         chosen = broker if broker is not None else max(there, key=lambda n: _length(there[n]))
-        if chosen not in there or chosen not in state.replicas:
+        if chosen not in there or chosen not in state.brokers:
             raise CommandFailed(f"broker {chosen} has no replica; these have: {sorted(there)}")
         gone = ", ".join(str(member.broker) for member in state.in_sync) or "nobody"
         typer.secho(

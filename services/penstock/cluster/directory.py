@@ -82,6 +82,11 @@ class ClusterDirectory(TopicRegistry):
         topic = self.by_id.get(key[0])
         return topic.partitions[key[1]].replicas if topic and key[1] < len(topic.partitions) else ()
 
+    def is_on(self, key: PartitionKey, broker: int) -> bool:
+        """Whether that broker has to keep a log of it: it is placed there, or its log still counts."""
+        state = self.states.get(key)
+        return broker in (self.placed(key) if state is None else state.brokers)
+
     def racks(self) -> dict[int, str | None]:
         return {broker.broker_id: broker.rack for broker in self.brokers.values()}
 

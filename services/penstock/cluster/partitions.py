@@ -44,6 +44,16 @@ class PartitionState:
     def has(self, broker: int, storage: int) -> bool:
         return (broker, storage) in self.in_sync
 
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """All that have to keep a log: those it should be on, and those it was on whose log still counts."""
+        declared = () if self.declared == NOBODY else (self.declared,)
+        return tuple(dict.fromkeys((*self.replicas, *(member.broker for member in self.in_sync), *declared)))
+
+    def is_only_on(self, broker: int) -> bool:
+        """Whether it should be on that broker only, and nobody else's log counts: nobody has more."""
+        return self.replicas == (broker,) and {member.broker for member in self.in_sync} == {broker}
+
 
 def path_of(key: PartitionKey) -> str:
     return f"{PREFIX}{key[0].hex()}/{key[1]}"
@@ -99,12 +109,13 @@ def stand(
 ) -> PartitionState | None:
     """The state in which `me` leads, to be swapped in; None if it must not stand.
 
-    `without` is the leader that is suspected: it leaves the set in the same swap.
+    `without` is the leader that is suspected: it leaves the set in the same swap. A member of the set may
+    stand though the partition is being moved away from it: those it moves to may have nothing yet.
     """
-    if me.broker not in (state.replicas if state else replicas):
-        return None
     epoch = next_epoch(state, promised)
     if state is None:
+        if me.broker not in replicas:
+            return None
         return PartitionState(me.broker, epoch, replicas, (me,), 0, reason)
     if state.declared == me.broker:
         return replace(
@@ -117,7 +128,7 @@ def stand(
             unclean_since=epoch,
         )
     if not state.has(*me):
-        if state.replicas != (me.broker,):
+        if not state.is_only_on(me.broker):
             return None
         # The only replica there is may go on from what it has left; nobody else has more (rule R9).
         return replace(state, leader=me.broker, epoch=epoch, in_sync=(me,), reason=reason)

@@ -32,11 +32,11 @@ def drained(
     holds = Counter(each for state in states.values() for each in state.replicas)
     plan: Plan = {}
     for key, state in sorted(states.items()):
-        if broker not in state.replicas:
+        if broker not in state.brokers:
             continue
         kept = [each for each in state.replicas if each != broker]
         free = [each for each in racks if each != broker and each not in kept]
-        if free:
+        if free and broker in state.replicas:  # else it is on its way already
             chosen = min(free, key=lambda each: (shares_rack(racks, each, kept), holds[each], each))
             holds[chosen] += 1
             kept.append(chosen)

@@ -207,7 +207,7 @@ class Leadership(Listener):
         self.proposed: frozenset[Member] | None = None
         self.replicas = state.replicas
         self.unclean_since = state.unclean_since
-        self.backups = {broker: Backup(self, broker, now) for broker in state.replicas if broker != me.broker}
+        self.backups = {broker: Backup(self, broker, now) for broker in state.brokers if broker != me.broker}
         self.handing_over = False
         self._needed: list[tuple[Backup | None, int]] = []
         """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
@@ -221,7 +221,7 @@ class Leadership(Listener):
         """A newer revision of the key, still in our epoch."""
         self.known = frozenset(state.in_sync)
         self.replicas = state.replicas
-        wanted = set(state.replicas) | {member.broker for member in state.in_sync}
+        wanted = set(state.brokers)
         for broker in wanted - {self.me.broker} - self.backups.keys():
             self.backups[broker] = Backup(self, broker, now)
         for broker in self.backups.keys() - wanted:
@@ -255,11 +255,12 @@ class Leadership(Listener):
         ]
 
     def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:
-        """Members that hold up commits: gone, silent, or standing still for too long."""
+        """Members that hold up commits: gone, silent, or standing still for too long. And those it was moved
+        away from, but not before everybody it was moved to has it all."""
         gone = []
         for member in self.known - {self.me}:
             backup = self.backups.get(member.broker)
-            if backup is None or member.broker not in self.replicas or member.broker in silent:
+            if backup is None or member.broker in silent:
                 gone.append(member)
             elif not backup.attached:
                 if now - max(self.since, backup.progress_at) > patience:
@@ -268,7 +269,19 @@ class Leadership(Listener):
                 gone.append(member)  # the log that was in sync is no more (rule R1)
             elif backup.acked < self.log.log_end and now - backup.progress_at > patience:
                 gone.append(member)
+        if not gone and self._has_moved():
+            gone = [member for member in self.known - {self.me} if member.broker not in self.replicas]
         return frozenset(gone)
+
+    def _has_moved(self) -> bool:
+        """Whether all that it should be on are in the set, and not only by the key's word: since we lead,
+        each has shown us the log that is listed."""
+        there = {self.me.broker}
+        for member in self.known - {self.me}:
+            backup = self.backups.get(member.broker)
+            if backup is not None and backup.attached and backup.storage == member.storage:
+                there.add(member.broker)
+        return there.issuperset(self.replicas)
 
     def joining(self, now: float, silent: frozenset[int], lag: float) -> frozenset[Member]:
         """Backups that keep up: nearly there, and they had news within `lag` seconds."""

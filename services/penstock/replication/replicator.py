@@ -8,6 +8,7 @@ the promises in part.ctl and on those swaps only, never on a clock: suspicion de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
 from penstock.cluster.directory import ClusterDirectory
-from penstock.cluster.metadata import Change, MetadataStore, Unavailable
+from penstock.cluster.metadata import Change, MetadataStore, Unavailable, Versioned
 from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
@@ -193,7 +194,7 @@ class Replicator:
         for index in range(len(topic.partitions)):
             key = (topic_id, index)
             here = key in self.replicas or key in self._closing
-            if self.broker_id in self.directory.placed(key) and not here:
+            if self.directory.is_on(key, self.broker_id) and not here:
                 places.append(PartitionPlace(topic.name, topic_id, index, topic.log_config, -1, lead=False))
         for partition in self._open(topic, places) if places else ():
             if sabotage.TRUSTS_EMPTY_LOGS:
@@ -234,29 +235,54 @@ class Replicator:
         if topic is None:
             return
         replica = self.replicas.get(key)
-        placed = self.broker_id in self.directory.placed(key)
         if replica is None:
-            if placed:
+            if self.directory.is_on(key, self.broker_id):
                 self.topic_changed(topic)
             else:
                 self._on_topic(topic)
             return
         self._on_topic(topic)
-        state = self.directory.state_of(key)
-        if not placed and replica.leadership is None and state is not None:
-            if not any(member.broker == self.broker_id for member in state.in_sync):
-                self._close_replica(key)
-            return
         self._react(replica)
 
     def brokers_changed(self) -> None:
         """Addresses are looked up when they are needed; leases that ran out are seen on patrol."""
 
     def _close_replica(self, key: PartitionKey) -> None:
+        self._spawn(self._close(self._take_away(key)))
+
+    def _take_away(self, key: PartitionKey) -> Replica:
+        """Nobody can attach it any more; its files are still there."""
         replica = self.replicas.pop(key)
         self._end(replica)
+        replica.attachment = None
         self._closing.add(key)
-        self._spawn(self._close(replica))
+        return replica
+
+    async def _let_go(self, replica: Replica) -> None:
+        """It was moved away: delete it, unless that is old news. By now it may be placed here again, and its
+        log be in the set. So the key is read anew, after nobody can attach it any more: whoever isn't listed
+        or placed then can't be listed with this log later."""
+        if await self._is_elsewhere(replica.key):
+            await self._close(replica)
+            return
+        self._closing.discard(replica.key)
+        self.replicas[replica.key] = replica
+        self.topic_changed(self.directory.by_id[replica.key[0]])
+
+    async def _is_elsewhere(self, key: PartitionKey) -> bool:
+        """Waits for etcd. One that has lost its data, or gone back, is not believed."""
+        while key[0] in self.directory.by_id:
+            with contextlib.suppress(Unavailable):
+                found = await self._metadata.get(partitions.path_of(key))
+                if found is not None and self._is_news(key, found):
+                    self.directory.note_state(key, partitions.decode(found))
+                    return key[0] not in self.directory.by_id or not self.directory.is_on(key, self.broker_id)
+            await asyncio.sleep(RETRY)
+        return True
+
+    def _is_news(self, key: PartitionKey, found: Versioned) -> bool:
+        known = self.directory.state_of(key)
+        return not self.directory.foreign and (known is None or found.revision >= known.revision)
 
     async def _close(self, replica: Replica) -> None:
         """It takes its directories with it: one that is placed here again meanwhile has to wait."""
@@ -281,7 +307,12 @@ class Replicator:
                 if state.epoch == led.epoch:
                     self._keep_leading(replica, led, state)
                 return
-        if replica.swapping or replica.log.damage is not None or self._stopping:
+        if replica.swapping:
+            return
+        if state is not None and self.broker_id not in state.brokers:
+            self._spawn(self._let_go(self._take_away(replica.key)))
+            return
+        if replica.log.damage is not None or self._stopping:
             return
         member = replica.member
         if state is None:
@@ -292,7 +323,7 @@ class Replicator:
         elif state.leader == self.broker_id:
             promised = replica.log.control.promised_epoch
             if not state.has(*member):
-                if state.replicas == (self.broker_id,):
+                if state.is_only_on(self.broker_id):
                     self._spawn(self._stand(replica, "only replica, its log was lost in part"))
                 else:
                     self._spawn(self._resign(replica))
@@ -325,7 +356,7 @@ class Replicator:
         partition.on_synced = lambda _: led.advance()
         partition.replicated = True
         led.advance()
-        gave_up = state.replicas == (self.broker_id,) or state.unclean_since == state.epoch
+        gave_up = state.is_only_on(self.broker_id) or state.unclean_since == state.epoch
         if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
             partition.skip_to(partition.lost_up_to)
             led.advance()
@@ -552,17 +583,17 @@ class Replicator:
 
     @staticmethod
     def _serve_on(replica: Replica, led: Leadership) -> None:
-        if replica.leadership is led:
+        if replica.leadership is led and not replica.log.leading:
+            replica.log.excuse_gaps()  # what came meanwhile was refused
             replica.log.leading = True
 
     def _successor(self, led: Leadership) -> int | None:
-        """The member that has most; the preferred one among equals."""
+        """The member that has most; the preferred one among equals, last one that it is moved away from."""
+        order = {broker: at for at, broker in enumerate(led.replicas)}
         candidates = [
-            (backup.acked, -led.replicas.index(backup.broker), backup.broker)
+            (backup.acked, -order.get(backup.broker, len(order)), backup.broker)
             for backup in led.backups.values()
-            if backup.streaming
-            and (backup.broker, backup.storage) in led.known
-            and backup.broker in led.replicas
+            if backup.streaming and (backup.broker, backup.storage) in led.known
         ]
         return max(candidates)[2] if candidates else None
 
@@ -588,13 +619,23 @@ class Replicator:
         if replica.leadership is led and led.complete(members):
             state = self.directory.state_of(replica.key)
             if state is not None and state.epoch == led.epoch and frozenset(state.in_sync) == led.known:
+                away = {member.broker for member in led.known - members} - set(led.replicas)
                 await self._swap(replica, state, partitions.with_members(state, members, reason))
+                self._attach_anew(led, away)
         else:
             replica.shrunk_at = self.now()  # not now; holding the watermark again and again would be worse
         if replica.leadership is led:
             led.settled()
             self._connect(replica, led)
             self._drop_lost(replica, led)
+
+    def _attach_anew(self, led: Leadership, away: set[int]) -> None:
+        """Brokers it was moved away from may have deleted their logs, even if it is wanted there again by
+        now: what they had doesn't count before the next handshake."""
+        for broker in sorted(away & led.backups.keys()):
+            led.backups[broker].detach()
+            if self.links[broker].led.get(led.key) is led:
+                self.links[broker].add(led.key, led)
 
     def _review(self, replica: Replica, led: Leadership, now: float, silent: frozenset[int]) -> None:
         """Drop who holds up commits, add who has caught up."""

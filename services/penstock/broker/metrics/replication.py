@@ -66,7 +66,7 @@ class _Survey:
         size = len(led.known)
         self.leading += 1
         self.in_sync[led.log.topic, size] += 1
-        self.under_replicated += size < len(led.replicas)
+        self.under_replicated += not {member.broker for member in led.known}.issuperset(led.replicas)
         self.short += led.log.short_of_replicas
         for backup in led.backups.values():
             self.backups[backup.broker].add(backup, led.log.log_end, now)
