@@ -98,10 +98,32 @@ def test_push_costs_the_broker_less_than_pull(tmp_path: Path) -> None:
 
 
 def test_recovery_answers_after_kill(tmp_path: Path) -> None:
-    done = bench("recovery", "--gigabytes", "0.02", "-r", "1", "--json", cwd=tmp_path)
+    # Nothing on this path: no Java and no Maven, so that there is no Kafka to be had.
+    done = bench("recovery", "--gigabytes", "0.02,0", "-r", "1", "--json", cwd=tmp_path, PATH="/nonexistent")
     assert done.returncode == 0, done.stderr
-    for sample in json.loads(done.stdout)["samples"]:
+    document = json.loads(done.stdout)
+    assert list(document["missing"]) == ["kafka"]
+    assert document["failures"] == []
+    full, empty = document["samples"]
+    assert full["recovered_gigabytes"] >= 0.02
+    assert empty["recovered_gigabytes"] == 0
+    for sample in full, empty:
         assert 0 < sample["first_produce_seconds"] < sample["first_fetch_seconds"]
+
+
+def test_partitions_are_measured_without_kafka_too(tmp_path: Path) -> None:
+    done = bench(
+        *("partitions", "--contenders", "1,kafka 1,kafka 100", "-s", "0.5", "-r", "1", "--memory", "64MiB"),
+        "--json",
+        cwd=tmp_path,
+        PATH="/nonexistent",
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert list(document["missing"]) == ["kafka 1", "kafka 100"]
+    (sample,) = document["samples"]
+    assert sample["cpu_us_per_record"] > 0
+    assert sample["own_memory_mb"] > 0
 
 
 def test_a_figure_of_the_paper_is_measured_and_drawn(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ class SimMetadata:
         self._chance = chance
         self.away = False
         self.loses_answers = 0.0
+        self.late = 0.0
+        """Seconds by which its watch tells of changes later than others' do."""
         self.swaps = 0
 
     async def _trip(self) -> None:
@@ -177,7 +179,7 @@ class SimMetadata:
         loop = asyncio.get_running_loop()
 
         def tell(entry: Versioned) -> None:
-            queue.put_nowait((loop.time() + self._chance.uniform(0.001, 0.05), entry))
+            queue.put_nowait((loop.time() + self.late + self._chance.uniform(0.001, 0.05), entry))
 
         self._keys.watchers.append(tell)
         try:

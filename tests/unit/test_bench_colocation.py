@@ -13,8 +13,10 @@ import pytest
 from penstock.bench import experiment
 from penstock.bench.colocation import Colocation
 from penstock.bench.consumers import Tally, median_per_second, rate_in_batches_of, steady_rate
+from penstock.bench.experiment import Sample
+from penstock.bench.rig import Rig
 from penstock.bench.sparkprocess import Batch
-from penstock.load.content import ad_events, campaign_of_ad, text
+from penstock.load.content import ad_events, campaign_of_ad, filler, text
 
 
 def test_the_median_second_is_that_of_all_consumers_together() -> None:
@@ -86,3 +88,42 @@ def test_each_figure_of_the_paper_is_a_sweep_of_one_experiment(number: int) -> N
     options = {each.name: each.default for each in subject.parameters}
     assert options["partitions"] == ("4" if number == 6 else "8")
     assert options["record"] == ("2048" if number == 9 else "100")
+
+
+def test_a_tenth_of_the_filler_passes_the_filter() -> None:
+    values = list(islice(filler(100), 1000))
+    assert sum(b"penstock" in value for value in values) == 100
+    assert {len(value) for value in values} == {100}
+
+
+def test_the_sustainable_rate_is_the_highest_that_was_sustained_in_every_round() -> None:
+    subject = experiment.load("yahoo")
+    sustained, sustainable = "sustained_events_per_second", "sustainable_events_per_second"
+    samples: list[Sample] = []
+    with Rig() as rig:
+        yahoo = subject(rig, subject.options_from(None, None, False, {}))
+        for contender, rate, number, held in (
+            ("kafka", "1", 0, False),
+            ("push", "1", 0, True),
+            ("push", "2", 0, True),
+            ("push", "3", 0, True),
+            ("push", "3", 1, False),
+        ):
+            figures = {sustained: float(rate)} if held else {"behind_seconds": 9.0}
+            samples.append(Sample(contender, {"rate": rate}, number, figures))
+            yahoo.relate(samples)
+    assert [sample.figures.get(sustainable) for sample in samples] == [None, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_word_counts_are_streams_too_and_others_are_not() -> None:
+    subject = experiment.load("spark")
+    with Rig() as rig:
+        spark = subject(rig, subject.options_from(None, None, False, {"query": "count,word-count"}))
+        found = [(variant["query"], variant["trigger"]) for variant in spark.variants()]
+    assert found == [("count", "batch"), ("word-count", "batch"), ("word-count", "available-now")]
+
+
+def test_a_backup_falls_behind_once_in_a_run() -> None:
+    subject = experiment.load("catchup")
+    with Rig() as rig, pytest.raises(ValueError, match="--repeat"):
+        subject(rig, subject.options_from(None, 2, False, {})).variants()

@@ -62,6 +62,45 @@ def test_one_sample_says_nothing_about_noise() -> None:
     assert changes(result([1], [100]), result([1], [50]))["rate"] is Change.UNKNOWN
 
 
+def test_two_samples_are_too_few_to_fail_by() -> None:
+    assert changes(result([1, 1]), result([2, 2]))["cost"] is Change.UNKNOWN
+    assert changes(result([1, 1, 1]), result([2, 2, 2]))["cost"] is Change.SLOWER
+
+
+def beside(ours: list[float], theirs: list[float]) -> Result:
+    made = Result("x", METRICS[:1], baseline="theirs")
+    for contender, costs in (("ours", ours), ("theirs", theirs)):
+        for number, cost in enumerate(costs):
+            made.samples.append(Sample(contender, {"chunk": "1"}, number, {"cost": cost}))
+    return made
+
+
+def test_a_slower_machine_is_no_change_of_what_was_measured_beside_its_baseline() -> None:
+    old = beside([10, 11, 10], [40, 41, 40])
+    found = {each.contender: each for each in compare(old, beside([20, 22, 20], [80, 82, 80]), 0.05)}
+    assert found["ours"].change is Change.SAME
+    assert found["ours"].to == "theirs"
+    assert found["theirs"].change is Change.SLOWER
+    assert found["theirs"].to is None
+    worse = {each.contender: each for each in compare(old, beside([20, 22, 20], [40, 41, 40]), 0.05)}
+    assert worse["ours"].change is Change.SLOWER
+    assert worse["ours"].ratio.value == 2
+
+
+def test_without_its_baseline_a_figure_is_compared_as_it_is() -> None:
+    (ours,) = (
+        each
+        for each in compare(beside([10, 10, 10], [40, 40, 40]), beside([20, 20, 20], []), 0.05)
+        if each.contender == "ours"
+    )
+    assert (ours.to, ours.change) == (None, Change.SLOWER)
+
+
+def test_too_few_samples_of_the_baseline_are_too_few() -> None:
+    (ours, _) = compare(beside([10, 10, 10], [40, 40, 40]), beside([20, 20, 20], [40]), 0.05)
+    assert ours.change is Change.UNKNOWN
+
+
 def test_what_only_one_of_them_has_is_not_compared() -> None:
     old = Result("x", METRICS)
     assert compare(old, result([10]), 0.05) == []

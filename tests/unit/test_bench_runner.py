@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.bench import experiment, results, runner
+from penstock.bench import experiment, kafka, results, runner
 from penstock.bench.experiment import (
     Better,
     CannotStart,
@@ -25,6 +25,8 @@ from penstock.bench.experiment import (
     Variant,
 )
 from penstock.bench.rig import ProcessFailed, Rig
+from penstock.cli import benchrun
+from penstock.spark import kafka_source
 
 OPTIONS = Options(seconds=0.1, repeat=2)
 
@@ -105,6 +107,73 @@ def test_a_result_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read.document() == written.document()
     assert read.machine["cpus"] >= 1
     assert read.versions["python"]
+
+
+def test_a_result_says_how_long_it_took(tmp_path: Path) -> None:
+    class Slow(Told):
+        def start(self, contender: str) -> None:
+            time.sleep(0.1)
+
+    runner.run("told", Slow, OPTIONS, tmp_path / "r.json")
+    assert 0.3 <= results.read(tmp_path / "r.json").took_seconds < 10
+
+
+def test_a_result_with_kafka_names_the_source_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kafka(Told):
+        contenders = ("ours", "kafka tuned")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "penstock" / "spark-kafka").mkdir(parents=True)
+    jar = kafka_source.jar_of("org.apache.kafka:kafka-clients:3.9.1")
+    jar.touch()
+    assert runner.run("told", Kafka, OPTIONS, tmp_path / "r.json").versions["kafka-clients"] == "3.9.1"
+    assert "kafka-clients" not in runner.run("told", Told, OPTIONS, tmp_path / "r.json").versions
+
+
+def test_experiments_have_an_order_and_new_ones_come_last() -> None:
+    assert experiment.in_order(["zebra", "catchup", "apple", "figure3", "ingest"]) == [
+        "ingest",
+        "figure3",
+        "catchup",
+        "apple",
+        "zebra",
+    ]
+    assert experiment.names()[0] == "ingest"
+
+
+def test_what_a_run_of_all_did_not_measure_is_told(tmp_path: Path) -> None:
+    class Failing(Told):
+        def measure(self, contender: str, variant: Variant) -> Figures:
+            raise ProcessFailed("it broke")
+
+    class Whole(Told):
+        contenders = ("ours", "theirs")
+
+    for name, subject in (("partly", Told), ("failing", Failing), ("whole", Whole)):
+        runner.run(name, subject, OPTIONS, tmp_path / f"{name}.json")
+    gaps = benchrun.gaps(["partly", "failing", "whole", "gone"], tmp_path)
+    assert gaps["partly"] == ["missing: absent: not on this machine"]
+    assert gaps["failing"][0] == "no samples"
+    assert "failed: chunk=1 ours, round 0: it broke" in gaps["failing"]
+    assert "No such file" in gaps["gone"][0]
+    assert "whole" not in gaps
+
+
+def test_kafka_is_fetched_before_the_first_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def none() -> Path:
+        asked.append("kafka")
+        raise kafka.NoKafka("no Maven")
+
+    monkeypatch.setattr(kafka, "jars", none)
+    monkeypatch.setattr(kafka_source, "kafka_jars", lambda: asked.append("source"))
+    benchrun.fetch_kafka(["replication"])
+    assert asked == []
+    benchrun.fetch_kafka(["replication", "ingest"])
+    assert asked == ["kafka", "source"]
 
 
 def test_an_interrupted_run_keeps_its_samples_and_leaves_no_process(tmp_path: Path) -> None:

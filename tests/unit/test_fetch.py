@@ -1,20 +1,26 @@
-"""Fetch from disk: what became of the log while the disk was busy decides the answer."""
+"""Fetch and ListOffsets from disk: what became of the log while the disk was busy decides the answer."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import uuid
+from collections.abc import Callable
+from typing import Any, cast
 
-from log_rig import LogRig, put
+import pytest
+from log_rig import NOW, LogRig, put
 
+from penstock.broker import offsets
 from penstock.broker.catalog import Catalog
+from penstock.broker.context import BrokerContext
 from penstock.broker.fetch import FetchHandler
+from penstock.broker.offsets import OffsetHandlers
 from penstock.broker.reply import Later
 from penstock.broker.stats import RequestStats
 from penstock.cluster.topics import PartitionInfo, Topic
 from penstock.log.partition import PartitionLog
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.head import read_head
 from penstock.wire.messages import read_request
 from rawclient import read_response, request_bytes
@@ -98,4 +104,63 @@ async def test_a_file_that_is_missing_is_not_out_of_range(rig: LogRig) -> None:
     fetch = BusyDisk(rig, log)
     log.segments[0].path.unlink()
     assert await fetch.done() == (ErrorCode.kafka_storage_error, b"")
+    await rig.store.stop()
+
+
+# ListOffsets by time
+
+
+async def offset_at_now(
+    log: PartitionLog, meanwhile: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> int:
+    """Ask for the first offset at `NOW`, and let something happen before the disk is read."""
+    on_disk = offsets._on_disk
+    go_on = threading.Event()
+
+    def busy(*of: Any) -> Any:
+        go_on.wait(10)
+        return on_disk(*of)
+
+    monkeypatch.setattr(offsets, "_on_disk", busy)
+    handlers = OffsetHandlers(cast(BrokerContext, None))
+    asked = asyncio.create_task(handlers._find(log, NOW))
+    await asyncio.sleep(0)
+    result = meanwhile()
+    if result is not None:
+        await result
+    go_on.set()
+    return (await asyncio.wait_for(asked, 5)).offset
+
+
+async def test_a_time_on_disk_is_found(rig: LogRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await offset_at_now(await cold_log(rig), lambda: None, monkeypatch) == 0
+    await rig.store.stop()
+
+
+async def test_a_time_in_what_retention_deletes_meanwhile_is_looked_for_again(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await cold_log(rig)
+    assert await offset_at_now(log, lambda: rig.store.delete_records(log, 1), monkeypatch) == 1
+    await rig.store.stop()
+
+
+async def test_a_time_in_a_file_that_is_missing_is_an_error_of_the_storage(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await cold_log(rig)
+    log.segments[0].index = None
+    with pytest.raises(KafkaError) as failed:
+        await offset_at_now(log, log.segments[0].path.unlink, monkeypatch)
+    assert failed.value.code is ErrorCode.kafka_storage_error
+    await rig.store.stop()
+
+
+async def test_a_time_in_a_log_that_moved_away_meanwhile_is_asked_for_elsewhere(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await cold_log(rig)
+    with pytest.raises(KafkaError) as failed:
+        await offset_at_now(log, lambda: rig.store.close_partition(log, delete=True), monkeypatch)
+    assert failed.value.code is ErrorCode.not_leader_or_follower
     await rig.store.stop()

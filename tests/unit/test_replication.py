@@ -610,6 +610,35 @@ async def test_a_cut_in_a_file_that_cannot_be_read_changes_nothing(tmp_path: Pat
     rig.close()
 
 
+async def test_a_cut_with_producers_in_a_file_that_cannot_be_read_changes_nothing(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open(lead=False)
+    log.replicated = True
+    put(log, [b"a"], producer=(9, 0, 0))
+    log.roll()
+    put(log, [b"b"], producer=(9, 0, 1))
+    put(log, [b"c"], producer=(9, 0, 2))
+    await rig.store.write_behind.durable()
+    log.evict(log.segments[0])
+    log.segments[1].producers_path.unlink()  # else all that is needed would be there
+    path, away = log.segments[0].path, tmp_path / "away"
+    path.rename(away)
+    before = (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use)
+    with pytest.raises(FileNotFoundError):
+        rig.store.truncate(log, 2)
+    assert (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use) == before
+    assert put(log, [b"c"], producer=(9, 0, 2)).duplicate is True
+    with pytest.raises(FileNotFoundError):
+        log.give_up_from(2)
+    assert (log.log_end, [segment.size for segment in log.segments], rig.store.pool.use) == before
+    away.rename(path)
+    rig.store.truncate(log, 2)
+    assert put(log, [b"b"], producer=(9, 0, 1)).duplicate is True
+    assert put(log, [b"other"], producer=(9, 0, 2)).duplicate is False
+    await rig.store.stop()
+    rig.close()
+
+
 async def test_what_is_left_of_a_cut_segment_can_be_evicted(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     (log,) = rig.open(lead=False)
@@ -982,6 +1011,173 @@ def test_a_hand_over_without_an_answer_stops_nobody_and_commits_nothing_twice_r2
     play(scenario)
 
 
+# What an event has told already is not left to the patrol
+
+
+def without_patrol(world: World) -> None:
+    for broker in world.brokers.values():
+        if broker.replicator is not None:
+            broker.replicator._look_after = lambda *_: None  # type: ignore[method-assign]
+
+
+def during_swap(broker: SimBroker, do: Callable[[], None]) -> None:
+    """While the broker's next change of a key is on its way, something happens that all others notice."""
+    real = broker.metadata.swap
+
+    async def swap(changes: Sequence[Change]) -> bool:
+        broker.metadata.swap = real  # type: ignore[method-assign]
+        do()
+        await asyncio.sleep(0.02)
+        return await real(changes)
+
+    broker.metadata.swap = swap  # type: ignore[method-assign]
+
+
+async def takes(work: Awaitable[object]) -> float:
+    started = asyncio.get_running_loop().time()
+    await work
+    return asyncio.get_running_loop().time() - started
+
+
+@pytest.mark.parametrize("knew_it", [True, False])
+def test_a_new_leader_drops_at_once_whom_it_lost_before_it_led(
+    play: Callable[..., None], knew_it: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        first, second, third = world.brokers.values()
+        assert first.replicator is not None
+        assert second.replicator is not None
+        replica = first.replicator.replicas[world.key]
+        await world.until(lambda: first.led(world.key))
+        await asyncio.sleep(0.1)
+        if knew_it:  # by a link from the time when it led before
+            assert await first.replicator.hand_over(replica, second.number, "test")
+            await world.until(lambda: second.led(world.key))
+            await world.until(lambda: first.led(world.key))
+            await asyncio.sleep(0.1)
+            assert second.replicator.links[third.number].is_up
+        else:
+            assert third.number not in second.replicator.links
+        without_patrol(world)
+
+        def stop_third() -> None:
+            third.crash()
+            world.keys.put(f"/brokers/{third.number}", None)
+
+        during_swap(first, stop_third)
+        assert await first.replicator.hand_over(replica, second.number, "test")
+        led = await world.until(lambda: second.led(world.key))
+        assert await takes(world.produce(led)) < 0.2
+        assert world.state is not None
+        assert {member.broker for member in world.state.in_sync} == {first.number, second.number}
+        await asyncio.sleep(0.1)
+        world.check()
+
+    play(scenario, brokers=3)
+
+
+def test_a_new_leader_waits_for_one_that_it_has_not_seen_yet(play: Callable[..., None]) -> None:
+    """After a start of the whole cluster the others are about to come: they are not lost."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        backup = other(world, leader)
+        for broker in (leader, backup):
+            world.keys.put(f"/brokers/{broker.number}", None)
+            broker.crash()
+        await leader.start()
+        await world.until(lambda: leader.led(world.key))
+        await asyncio.sleep(0.1)
+        await backup.start()
+        assert await world.produce(log_of(leader, world)) is ErrorCode.none
+        assert leader.replicator is not None
+        assert leader.replicator.shrinks == 0
+
+    play(scenario)
+
+
+def test_a_hand_over_to_a_broker_that_is_lost_meanwhile_holds_up_nobody(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        await asyncio.sleep(0.1)
+        without_patrol(world)
+        handing = asyncio.create_task(
+            leader.replicator.hand_over(leader.replicator.replicas[world.key], None, "test")
+        )
+        await asyncio.sleep(0)
+        backup.crash()
+        assert await handing is False, "a broker that is gone was made leader"
+        assert await takes(world.produce(log_of(leader, world))) < 0.1
+        assert await world.produce(log_of(leader, world)) is ErrorCode.none
+
+    play(scenario)
+
+
+def test_a_backup_that_is_lost_while_another_is_dropped_is_dropped_next(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        one, two = (broker for broker in world.brokers.values() if broker is not leader)
+        await asyncio.sleep(0.1)
+        without_patrol(world)
+        during_swap(leader, two.crash)
+        one.crash()
+        await world.until(lambda: not two.alive)
+        assert await takes(world.produce()) < 0.2
+        assert len(world.acknowledged) == 1
+
+    play(scenario, brokers=3)
+
+
+def test_a_backup_that_is_lost_while_it_joins_holds_up_nobody(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        backup.crash()
+        await world.in_sync(1)
+        await backup.start()
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        led = replica.leadership
+        assert led is not None
+        await world.until(lambda: led.backups[backup.number].streaming)
+        await asyncio.sleep(0.1)
+        without_patrol(world)
+        world.network.stalled.add((backup.number, leader.number))
+        assert await world.produce() is ErrorCode.none
+        replica.shrunk_at = -1e9
+        leader.replicator._review(replica, led, leader.replicator.now(), frozenset())
+        await asyncio.sleep(0.01)
+        assert led.proposed is not None
+        backup.crash()
+        world.network.stalled.clear()
+        assert await takes(world.produce()) < 0.1
+        assert len(world.acknowledged) == 2
+
+    play(scenario)
+
+
+def test_a_replica_that_finds_itself_appointed_when_it_would_stand_leads_at_once(
+    play: Callable[..., None],
+) -> None:
+    """It lost its leader, which had handed over to it, before it heard of that."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert leader.replicator is not None
+        await asyncio.sleep(0.1)
+        without_patrol(world)
+        backup.metadata.late = 10
+        assert await leader.replicator.hand_over(leader.replicator.replicas[world.key], None, "test")
+        leader.crash()
+        assert await takes(world.until(lambda: backup.led(world.key), 5)) < 0.1
+
+    play(scenario)
+
+
 def test_a_backup_that_promised_to_nobody_is_attached_again_whatever_was_going_on(
     play: Callable[..., None],
 ) -> None:
@@ -1135,6 +1331,47 @@ def test_one_failure_does_not_stop_the_clock(
         await world.in_sync(1)
         await other(world, leader).start()
         await world.in_sync(2)  # the patrol goes its rounds
+        world.check()
+
+    play(scenario)
+
+
+def test_a_cut_that_the_disk_refuses_is_asked_for_again_on_the_same_connection(
+    play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert await world.produce() is ErrorCode.none
+        # The leader's last record reaches nobody, the other one leads, and has it cut.
+        leader.metadata.away = True
+        world.network.stalled |= {(1, 2), (2, 1)}
+        tail = asyncio.create_task(world.produce(log_of(leader, world), timeout=1))
+        await world.until(lambda: backup.led(world.key))
+        await tail
+        refused = 0
+        truncate = leader.store.truncate
+
+        def refuse(partition: PartitionLog, offset: int) -> None:
+            nonlocal refused
+            refused += 1
+            if refused <= 3:
+                raise OSError(errno.EIO, "the disk is tired")
+            truncate(partition, offset)
+
+        leader.store.truncate = refuse  # type: ignore[method-assign]
+        leader.metadata.away = False
+        world.network.stalled.clear()
+        assert backup.replicator is not None
+        await world.until(lambda: refused)
+        lane = backup.replicator.links[leader.number]._live
+        channel = lane.channel
+        assert channel is not None
+        await world.in_sync(2)
+        assert refused == 4
+        assert lane.channel is channel, "one partition's failure cut off all others"
+        assert "the disk is tired" in caplog.text
+        await asyncio.sleep(1)
         world.check()
 
     play(scenario)
@@ -1384,6 +1621,7 @@ def test_a_backup_whose_epochs_were_compacted_away_here_is_copied_anew(
         leader = await world.leading()
         log = log_of(leader, world)
         assert len(log.epochs) >= 2
+        forgotten = log.epochs[known:]
         del log.epochs[known:]
         assert leader.replicator is not None
         backup = other(world, leader)
@@ -1391,6 +1629,8 @@ def test_a_backup_whose_epochs_were_compacted_away_here_is_copied_anew(
         await world.in_sync(1)
         await world.in_sync(2)
         assert log_of(backup, world).damage is None
+        assert leader.led(world.key) is log
+        log.epochs[known:known] = forgotten  # its records were not really taken
         await asyncio.sleep(1)
         world.check()
 

@@ -50,8 +50,7 @@ class _Network:
         return connection
 
 
-async def test_a_connection_that_broke_at_once_is_dialled_again() -> None:
-    network = _Network(broken=2)
+async def _linked(network: _Network) -> Link:
     replicator: Any = SimpleNamespace(
         network=network,
         now=asyncio.get_running_loop().time,
@@ -61,7 +60,38 @@ async def test_a_connection_that_broke_at_once_is_dialled_again() -> None:
     )
     link = Link(replicator, 2)
     await asyncio.wait_for(network.reached.wait(), 5)
+    return link
+
+
+async def test_a_connection_that_broke_at_once_is_dialled_again() -> None:
+    network = _Network(broken=2)
+    link = await _linked(network)
     assert network.dialled == 3
+    await link.close()
+
+
+async def test_behind_a_short_frame_the_next_waits_behind_a_long_one_a_second_goes() -> None:
+    link = await _linked(_Network(broken=0))
+    await asyncio.sleep(0)
+    lane = link._live
+
+    def send(size: int) -> None:
+        draft = Draft()
+        draft.add((b"t" * 16, 0), 1, 0, 0, 0, memoryview(bytes(size)))
+        lane.send(draft, [], [], [], 0.0)
+
+    assert not lane.is_full
+    send(1_000)
+    assert lane.is_full
+    lane.answered(1)
+    send(1 << 20)
+    assert not lane.is_full
+    send(1 << 20)
+    assert lane.is_full
+    lane.answered(2)
+    assert not lane.is_full
+    send(1_000)  # a long one is still under way before it
+    assert lane.is_full
     await link.close()
 
 

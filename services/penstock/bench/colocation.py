@@ -37,25 +37,33 @@ from penstock.bench.experiment import (
     Plot,
     Variant,
 )
-from penstock.bench.load import Load, fill, load_report, start_load
+from penstock.bench.load import Load, fill, load_report, measured_load, start_load
 from penstock.bench.replicas import Replicated
 from penstock.bench.rig import Rig
 from penstock.bench.servers import Server
 from penstock.bench.sparkprocess import SparkProcess
+from penstock.bench.warming import until_steady
 from penstock.settings import parse_size
 
 _KEPT: Final = 0.8
 """The share of the memory budget that the topic's retention keeps: all of it stays in memory."""
 _FIRST_SECONDS: Final = 1.0
 """Of every sample, left out."""
-_WARM_SECONDS: Final = 20.0
+_WARM_SECONDS: Final = 12.0
 _QUICK_WARM_SECONDS: Final = 7.0
 _RATED_SECONDS: Final = 5.0
+_QUICK_RATED_SECONDS: Final = 3.0
 """At most, until it is known what a warm reader reads on the CPUs it has."""
 _BATCH_SECONDS: Final = 2.0
 """How long a micro-batch of a consumer that fell behind may take: what a batch costs whatever its size
 should be little of it, and the last one is waited for."""
 _KAFKA_WARM: Final = 512 << 20
+_KAFKA_LOOK_SECONDS: Final = 1.5
+_KAFKA_STEADY: Final = 0.07
+_KAFKA_LOOKS: Final = 6
+"""At least, the first time: as in `ingest`."""
+_KAFKA_MOST_LOOKS: Final = 12
+_KAFKA_QUICK_LOOKS: Final = 4
 _KAFKA_KEPT: Final = 2 << 30
 """More than it takes in during a sample, on a tmpfs that has to hold our own log too."""
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
@@ -74,9 +82,11 @@ PUSH_PULL_NATIVE: Final = {"push": Way("push"), "pull": Way("pull"), "native pul
 
 
 def scaled(counts: str, each: int = 2) -> str:
-    """The paper's numbers of clients, as far as this machine can make sense of them: so many on each CPU."""
+    """The paper's numbers of clients, as far as this machine can make sense of them: so many on each CPU, and
+    the fewest anyway."""
     most = each * len(os.sched_getaffinity(0))
-    return ",".join(count for count in counts.split(",") if int(count) <= most)
+    first, *others = counts.split(",")
+    return ",".join((first, *(count for count in others if int(count) <= most)))
 
 
 def _ample(gigabytes: int) -> str:
@@ -111,6 +121,7 @@ class Colocation(Experiment):
         Metric("producers_records_per_second", "records/s", Better.MORE),
         Metric("consumers_records_per_second", "records/s", Better.MORE),
         Metric("broker_cpu_us_per_record", "us", Better.LESS),
+        Metric("pushed_share", "of what was read", Better.MORE),
     )
     contenders = tuple(PUSH_PULL_NATIVE)
     baseline: ClassVar[str | None] = "pull"
@@ -133,6 +144,7 @@ class Colocation(Experiment):
         """(contender, query)"""
         self._rates: dict[tuple[str, str], float] = {}
         self._begun: set[str] = set()
+        self._kafka_warm: list[Variant] = []
         alone = all(way.consumer is None for way in self.ways.values())
         together = (rig.load_cpus, rig.load_cpus)
         self._producer_cpus, self._consumer_cpus = together if alone else rig.roles()
@@ -177,12 +189,30 @@ class Colocation(Experiment):
         """Spark gets faster for a while: once for each contender and query, and with every CPU there is,
         for nobody else has anything to do yet and the JVM has much to compile."""
         way, pair = self.ways[contender], (contender, self._value(variant, "query"))
+        if way.broker == "kafka":
+            self._warm_kafka(contender, variant)
         if self._spark is not None and way.consumer in SPARK and pair not in self._warm:
             self._warm.add(pair)
             seconds = _QUICK_WARM_SECONDS if self.options.quick else _WARM_SECONDS
-            server, reading = self._servers[way.broker, way.replication], self._reading(contender, variant)
+            server, reading = self._server(contender), self._reading(contender, variant)
             with self._spark.process.also_on(self.rig.server_cpus):
                 warm_up(self._spark, server, reading, way.consumer, seconds)
+
+    def _warm_kafka(self, contender: str, variant: Variant) -> None:
+        """Producers alone, until what a request costs the broker stands still: it compiles what it runs, and
+        what consumers take from producers is told by what it takes in without them."""
+        if variant in self._kafka_warm:
+            return
+        least = 2 if self._kafka_warm or self.options.quick else _KAFKA_LOOKS
+        self._kafka_warm.append(variant)
+        server, load = self._server(contender), self._load(contender, variant)
+
+        def cost() -> float:
+            figures = measured_load(server, load, _KAFKA_LOOK_SECONDS, self._producer_cpus)
+            return figures["cpu_us_per_request"]
+
+        most = _KAFKA_QUICK_LOOKS if self.options.quick else _KAFKA_MOST_LOOKS
+        until_steady(cost, _KAFKA_STEADY, least=least, most=most)
 
     def _rate_all(self, variant: Variant) -> None:
         """How fast Spark is alone, which its batches are made for. When all are warm, and not one by one:
@@ -192,12 +222,13 @@ class Colocation(Experiment):
 
     def _rate(self, contender: str, variant: Variant) -> float:
         way, reading = self.ways[contender], self._reading(contender, variant)
-        server = self._servers[way.broker, way.replication]
+        server = self._server(contender)
+        seconds = _QUICK_RATED_SECONDS if self.options.quick else _RATED_SECONDS
 
         def measure(batch: int) -> float:
             assert self._spark is not None
             assert way.consumer is not None
-            return warm_up(self._spark, server, reading._replace(batch=batch), way.consumer, _RATED_SECONDS)
+            return warm_up(self._spark, server, reading._replace(batch=batch), way.consumer, seconds)
 
         return rate_in_batches_of(_BATCH_SECONDS, measure, reading.batch)
 
@@ -215,18 +246,8 @@ class Colocation(Experiment):
     def _sample(self, contender: str, variant: Variant) -> Figures:
         seconds = self.options.seconds
         way = self.ways[contender]
-        server = self._servers[way.broker, way.replication]
-        reading = self._reading(contender, variant)
-        load = Load(
-            reading.topic,
-            reading.partitions,
-            variant["chunk"],
-            producers=int(variant["clients"]),
-            record=reading.record,
-            rate=float(self.options.text("rate")),
-            acks="all" if way.replication > 1 else "1",
-            text=self._text(),
-        )
+        server = self._server(contender)
+        reading, load = self._reading(contender, variant), self._load(contender, variant)
         consumers = self._consumers(way, server, reading)
         before = server.cpu_seconds()
         report = load_report(
@@ -248,7 +269,8 @@ class Colocation(Experiment):
             figures["consumers_records_per_second"] = median_per_second(tallies, start, end)
             figures["consumed"] = sum(tally.at(end) for tally in tallies)
         if self._spark is not None and way.consumer in SPARK:
-            figures["pushed_share"] = self._spark.pushed()
+            if way.consumer == "push":
+                figures["pushed_share"] = self._spark.pushed()
             figures["alone_records_per_second"] = self._rates[contender, reading.query]
         return figures
 
@@ -262,6 +284,23 @@ class Colocation(Experiment):
             return NativeConsumers(server, reading, self._consumer_cpus)
         assert self._spark is not None
         return SparkConsumers(self._spark, server, reading, way.consumer)
+
+    def _server(self, contender: str) -> Server:
+        way = self.ways[contender]
+        return self._servers[way.broker, way.replication]
+
+    def _load(self, contender: str, variant: Variant) -> Load:
+        partitions = int(self._value(variant, "partitions"))
+        return Load(
+            _topic(partitions),
+            partitions,
+            variant["chunk"],
+            producers=int(variant["clients"]),
+            record=self.options.number("record"),
+            rate=float(self.options.text("rate")),
+            acks="all" if self.ways[contender].replication > 1 else "1",
+            text=self._text(),
+        )
 
     def _reading(self, contender: str, variant: Variant) -> Reading:
         query, record = self._value(variant, "query"), self.options.number("record")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.bench import experiments
 from penstock.bench.rig import Rig
@@ -22,6 +22,17 @@ from penstock.bench.rig import Rig
 Variant = Mapping[str, str]
 """What varies, by name: {"chunk": "16KiB"}."""
 Figures = dict[str, float]
+
+_ORDER: Final = (
+    *("ingest", "interference"),
+    *(f"figure{number}" for number in range(3, 10)),
+    *("spark", "latency", "yahoo"),
+    *("fetch", "push"),
+    "failover",
+    *("replication", "records", "partitions", "brokers"),
+    *("recovery", "catchup"),
+)
+"""What a run of all begins with: what matters most first, what leaves gigabytes to write back last."""
 
 
 class CannotStart(Exception):
@@ -91,7 +102,7 @@ class Plot:
     title: str = ""
     logarithmic: bool = False
     distribution: bool = False
-    """Cumulative distributions, from detail figures called METRIC_at_QUANTILE."""
+    """What share of records takes longer, from detail figures called METRIC_at_QUANTILE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +196,13 @@ class Experiment(ABC):
 
 
 def names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(experiments.__path__))
+    """In the order of a run of all; what has no place in it comes last."""
+    return in_order(module.name for module in pkgutil.iter_modules(experiments.__path__))
+
+
+def in_order(found: Iterable[str]) -> list[str]:
+    places = {name: place for place, name in enumerate(_ORDER)}
+    return sorted(found, key=lambda name: (places.get(name, len(places)), name))
 
 
 def load(name: str) -> type[Experiment]:

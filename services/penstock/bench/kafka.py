@@ -97,18 +97,22 @@ def new_cluster_id() -> str:
             return text
 
 
-def settings(port: int, controller_port: int, logs: Path, *, node: int = 1) -> str:
-    """Node 1 is broker and controller, the others are brokers. Threads and buffers are Kafka's defaults;
-    retention is looked at every second, so that the log stays as small as the topic says."""
-    controls = node == 1
-    listeners = f"PLAINTEXT://127.0.0.1:{port}"
+def settings(
+    port: int, controller_port: int, logs: Path, *, node: int = 1, controller: int = 1, serves: bool = True
+) -> str:
+    """The controller is one of the brokers, or a node that serves no client. Threads, buffers and timeouts
+    are Kafka's defaults; retention is looked at every second, so that the log stays as small as the topic
+    says."""
+    clients, control = f"PLAINTEXT://127.0.0.1:{port}", f"CONTROLLER://127.0.0.1:{controller_port}"
+    roles = {"broker": (serves, clients), "controller": (node == controller, control)}
+    own = {role: listener for role, (has, listener) in roles.items() if has}
     return "\n".join(
         (
-            f"process.roles={'broker,controller' if controls else 'broker'}",
+            f"process.roles={','.join(own)}",
             f"node.id={node}",
-            f"controller.quorum.voters=1@127.0.0.1:{controller_port}",
-            f"listeners={listeners}{f',CONTROLLER://127.0.0.1:{controller_port}' if controls else ''}",
-            f"advertised.listeners={listeners}",
+            f"controller.quorum.voters={controller}@127.0.0.1:{controller_port}",
+            f"listeners={','.join(own.values())}",
+            *([f"advertised.listeners={clients}"] if serves else []),
             "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names=CONTROLLER",
             f"log.dirs={logs}",

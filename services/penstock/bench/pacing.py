@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Final
 
-from penstock.load.chunks import ChunkRequest, make_chunk
+from penstock.load.chunks import ChunkRequest, different, make_chunk
 from penstock.load.content import ad_events
 from penstock.wire.errors import ErrorCode
 from penstock.wire.records import Compression
@@ -25,18 +25,20 @@ _ROOM: Final = 40
 """Bytes of a record besides the smallest event, and of the batch's header shared by its records."""
 
 
-def _request(topic: str, partitions: int, rate: float) -> ChunkRequest:
+def _requests(topic: str, partitions: int, rate: float) -> list[ChunkRequest]:
+    """Made before the clock starts, with the same number of records each."""
     values = ad_events()
     size = len(next(values))
     each = max(1, round(rate / _TICKS_PER_SECOND / partitions))
-    chunk, records = make_chunk(each * (size + _ROOM), size, Compression.NONE, values)
-    return ChunkRequest(topic, range(partitions), chunk, records, acks=1)
+    wanted = different(each * (size + _ROOM) * partitions)
+    chunks = [make_chunk(each * (size + _ROOM), size, Compression.NONE, values) for _ in range(wanted)]
+    return [ChunkRequest(topic, range(partitions), chunk, records, acks=1) for chunk, records in chunks]
 
 
 def produce(address: str, topic: str, partitions: int, rate: float, seconds: float) -> dict[str, Any]:
     host, _, port = address.rpartition(":")
-    request = _request(topic, partitions, rate)
-    gap = request.records / rate
+    requests = _requests(topic, partitions, rate)
+    gap = requests[0].records / rate
     latest = 0.0
     with socket.create_connection((host, int(port)), 30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,6 +51,7 @@ def produce(address: str, topic: str, partitions: int, rate: float, seconds: flo
             if early > 0:
                 time.sleep(early)
             latest = max(latest, -early)
+            request = requests[number % len(requests)]
             connection.sendall(request.stamped(number + 1, int(due * 1000)))
             size = answers.read(_LENGTH.size)
             answer = bytearray(size + answers.read(_LENGTH.unpack(size)[0]))
@@ -56,7 +59,7 @@ def produce(address: str, topic: str, partitions: int, rate: float, seconds: flo
             if refused is not None:
                 raise SystemExit(f"partition {refused[0]} refused its chunk: {ErrorCode(refused[1]).name}")
         return {
-            "records": count * request.records,
+            "records": count * requests[0].records,
             "seconds": time.time() - start,
             "latest_ms": 1000 * latest,
         }

@@ -59,6 +59,49 @@ class Replicated(Server):
         return client.list_topics(topic, timeout=10) if topic else client.list_topics(timeout=10)
 
 
+class KafkaPair:
+    """Apache Kafka's brokers 1 and 2 beside a controller that serves nobody, as etcd stands beside ours, and
+    one topic with a replica on each: whichever leads can be lost, and the controller stays."""
+
+    def __init__(self, rig: Rig, *, cpus: frozenset[int] | None = None) -> None:
+        self._controller = KafkaServer(rig, node=3, serves=False, cpus=cpus)
+        self._brokers = [KafkaServer(rig, self._controller, node, cpus=cpus) for node in (1, 2)]
+        self._topic = ""
+
+    def start(self, topic: str) -> None:
+        self._controller.start()
+        pair = Replicated(self._controller.rig, self._brokers)
+        pair.start()
+        self._topic = topic
+        pair.create_topic(topic, 1, {}, 2, one_leads=True)
+        self.wait_in_sync(2)
+
+    def broker(self, number: int) -> KafkaServer:
+        return self._brokers[number - 1]
+
+    def leader(self) -> int:
+        state = self._state()
+        return -1 if state is None else int(state.leader)
+
+    def wait_in_sync(self, count: int) -> None:
+        deadline = time.monotonic() + servers.READY_SECONDS
+        while (state := self._state()) is None or len(state.isrs) != count:
+            if time.monotonic() > deadline:
+                raise ProcessFailed(f"Kafka has not {count} in sync within {servers.READY_SECONDS:.0f} s")
+            time.sleep(0.1)
+
+    def _state(self) -> Any:
+        """The partition, as a broker that answers knows it; None if it doesn't yet."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        client = AdminClient({"bootstrap.servers": ",".join(broker.address for broker in self._brokers)})
+        try:
+            return client.list_topics(self._topic, timeout=10).topics[self._topic].partitions.get(0)
+        except KafkaException:
+            return None
+
+
 class Etcd:
     """A single etcd, its data on tmpfs: it is not what is measured."""
 

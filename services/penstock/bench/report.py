@@ -14,10 +14,13 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from penstock.bench import experiment, results
-from penstock.bench.experiment import Experiment
-from penstock.bench.results import Result, UnreadableResult
+from penstock.bench.experiment import Experiment, Goal
+from penstock.bench.results import Result, UnreadableResult, Verdict
 
 _MARK: Final = re.compile(r"(<!-- bench ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+_QUIET: Final = 0.1
+"""CPUs that are busier than this before a run have something else to do."""
 
 
 class Found(NamedTuple):
@@ -63,27 +66,52 @@ def section(found: Found, pictures: Sequence[str]) -> str:
 
 
 def goals(found: Mapping[str, Found]) -> str:
-    """Every goal of every experiment, with the worst of its variants: a line each."""
+    """Every goal of every experiment, run or not, with the worst of its variants: a line each."""
     lines = ["| experiment | goal | at most | worst | met |", "|---" * 5 + "|"]
-    for name, each in sorted(found.items()):
-        subject = experiment.load(name)
-        for goal in subject.goals:
-            verdicts = [verdict for verdict in each.result.judge([goal]) if verdict.met is not None]
+    for name in experiment.names():
+        for goal in experiment.load(name).goals:
+            verdicts = found[name].result.judge([goal]) if name in found else []
             worst = max((verdict.value for verdict in verdicts if verdict.value is not None), default=None)
-            met = sum(bool(verdict.met) for verdict in verdicts)
             within = f", {results.label(goal.within)}" if goal.within else ""
-            state = "yes" if met == len(verdicts) else f"{met} of {len(verdicts)}"
             lines.append(
                 f"| {name} | {goal}{within} | {figure(goal.limit)} "
-                f"| {'-' if worst is None else figure(worst)} | {state if verdicts else 'not judged'} |"
+                f"| {'-' if worst is None else figure(worst)} | {_state(name, goal, verdicts)} |"
             )
     return "\n" + "\n".join(lines) + "\n\n"
 
 
+def _state(name: str, goal: Goal, verdicts: Sequence[Verdict]) -> str:
+    """In how many variants it was met; of one that no variant was run for, how to run it."""
+    if not verdicts:
+        return f"not run: `{command_of(name, goal)}`"
+    met = sum(verdict.met is True for verdict in verdicts)
+    unknown = sum(verdict.met is None for verdict in verdicts)
+    judged = len(verdicts) - unknown
+    if not judged:
+        return "not judged"
+    state = "yes" if met == judged else f"{met} of {judged}"
+    return f"{state}, {unknown} not judged" if unknown else state
+
+
+def command_of(name: str, goal: Goal) -> str:
+    """The command that measures a goal: with whatever the experiment would not run by itself."""
+    subject = experiment.load(name)
+    usual = subject.options_from(None, None, False, {})
+    other = [
+        f"--{option.replace('_', '-')} {text}"
+        for option, text in goal.within.items()
+        if option in usual.values and text not in usual.texts(option)
+    ]
+    return " ".join([*_words(name), *other])
+
+
+def _words(name: str) -> list[str]:
+    return ["penstock bench", f"figure {name[6:]}" if name.startswith("figure") else name]
+
+
 def command(result: Result, subject: type[Experiment]) -> str:
     """The command that gives such a result."""
-    name = result.experiment
-    words = ["penstock bench", f"figure {name[6:]}" if name.startswith("figure") else name]
+    words = _words(result.experiment)
     options = result.options
     quick = bool(options.get("quick"))
     usual = subject.options_from(None, None, quick, {})
@@ -121,12 +149,24 @@ def _where(result: Result) -> str:
     return (
         f"{machine.get('cpus')} CPUs ({machine.get('processor')}), {memory:.0f} GiB, commit {result.commit}"
         f" ({result.versions.get('hot_path', 'interpreted')}), "
-        f"{result.started}, load before {machine.get('load_before', ['?'])[0]}{cut}"
+        f"{result.started}{_took(result)}{_busy(result)}{cut}"
     )
 
 
+def _took(result: Result) -> str:
+    """Of a result that says so; those from before don't."""
+    seconds = round(result.took_seconds)
+    return f", took {seconds // 60}:{seconds % 60:02d}" if seconds else ""
+
+
+def _busy(result: Result) -> str:
+    """Said only where something else ran."""
+    share = result.machine.get("busy_before", 0.0)
+    return f"; **CPUs {share:.0%} busy before**" if share > _QUIET else ""
+
+
 def _table(result: Result, metric: str) -> str:
-    """Variants down, contenders across."""
+    """Variants down, contenders across: median [lowest-highest sample] (ratio to the baseline)."""
     values = result.by_key(metric)
     contenders = list(dict.fromkeys(contender for _, contender in values))
     variants = list(dict.fromkeys(variant for variant, _ in values))
@@ -143,9 +183,18 @@ def _table(result: Result, metric: str) -> str:
             found = values.get((variant, contender))
             ratio = ratios.get((variant, contender))
             beside = f" ({ratio.value:.2g}x)" if ratio else ""
-            cells.append(f"{figure(median(found))}{beside}" if found else "-")
+            cells.append(f"{figure(median(found))}{_span(found)}{beside}" if found else "-")
         lines.append(f"| {variant} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _span(values: Sequence[float]) -> str:
+    """The lowest and the highest of several samples; with none if they look the same."""
+    low, high = figure(min(values)), figure(max(values))
+    if low == high:
+        return ""
+    shared = low[-2:] if low[-2:] == high[-2:] and low[-1].isalpha() else ""
+    return f" [{low.removesuffix(shared)}-{high.removesuffix(shared)}]"
 
 
 def _goals(result: Result, subject: type[Experiment]) -> list[str]:

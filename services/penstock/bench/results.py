@@ -23,10 +23,12 @@ from typing import Any, Final
 from penstock import COMPILED
 from penstock.bench.experiment import Better, Figures, Goal, Metric, Sample, Variant
 from penstock.bench.statistics import Ratio, ratio
+from penstock.spark import kafka_source
 
 FORMAT: Final = 1
 DIRECTORY: Final = Path("artifacts") / "bench"
 _PACKAGES: Final = ("penstock", "uvloop", "kio", "crc32c", "aiokafka", "confluent-kafka", "pyspark")
+_LOOK_SECONDS: Final = 0.5
 _PROGRAMS: Final = {"java": "-version", "etcd": "--version"}
 
 Key = tuple[str, str]
@@ -55,6 +57,8 @@ class Result:
     options: Mapping[str, Any] = field(default_factory=dict)
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     complete: bool = False
+    took_seconds: float = 0.0
+    """From the first start of a contender to the last sample."""
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
@@ -113,6 +117,7 @@ class Result:
             "experiment": self.experiment,
             "started": self.started,
             "complete": self.complete,
+            "took_seconds": round(self.took_seconds, 1),
             "commit": self.commit,
             "options": dict(self.options),
             "machine": dict(self.machine),
@@ -170,6 +175,7 @@ def read(path: Path) -> Result:
             options=found["options"],
             started=found["started"],
             complete=found["complete"],
+            took_seconds=found.get("took_seconds", 0.0),
             machine=found["machine"],
             versions=found["versions"],
             commit=found["commit"],
@@ -196,6 +202,7 @@ def label(variant: Variant) -> str:
 
 
 def machine() -> dict[str, Any]:
+    """How busy it was before: right before, as a load average would still tell of the last experiment."""
     import psutil
 
     return {
@@ -203,7 +210,7 @@ def machine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
-        "load_before": [round(each, 2) for each in os.getloadavg()],
+        "busy_before": round(psutil.cpu_percent(_LOOK_SECONDS) / 100, 2),
     }
 
 
@@ -229,6 +236,12 @@ def versions() -> dict[str, str]:
             said = subprocess.run([program, option], capture_output=True, text=True, check=False)
             found[program] = (said.stdout or said.stderr).partition("\n")[0].strip()
     return found
+
+
+def kafka_source_versions() -> dict[str, str]:
+    """Of Spark's Kafka source and the client in it, as far as they were fetched."""
+    artifacts = [each for each in kafka_source.ARTIFACTS if kafka_source.jar_of(each).is_file()]
+    return {name: version for _group, name, version in (each.split(":") for each in artifacts)}
 
 
 def _python_build() -> str:

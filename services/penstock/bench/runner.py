@@ -68,6 +68,7 @@ class _Run:
         self._contenders: list[str] = []
         self._done = 0
         self._total = 0
+        self._begun = time.monotonic()
         self._measuring_since = 0.0
 
     def go(self) -> None:
@@ -80,7 +81,9 @@ class _Run:
             except (CannotStart, ProcessFailed) as error:
                 self._result.missing[contender] = str(error)
         self._result.versions |= self._experiment.versions()
-        self._result.write(self._path)
+        if any(contender.startswith("kafka") for contender in self._contenders):
+            self._result.versions |= results.kafka_source_versions()
+        self._write()
         rounds = range(self._experiment.options.repeat)
         self._total = len(variants) * len(rounds) * len(self._contenders)
         self._measuring_since = time.monotonic()
@@ -105,7 +108,7 @@ class _Run:
             figures = self._experiment.measure(contender, variant)
             self._result.samples.append(Sample(contender, variant, number, figures))
             self._experiment.relate(self._result.samples)
-        self._result.write(self._path)
+        self._write()
         self._done += 1
 
     @contextlib.contextmanager
@@ -117,7 +120,11 @@ class _Run:
         except Exception as error:
             noted.append(f"{what}: {error or type(error).__name__}")
             self._result.failures += noted
-            self._result.write(self._path)
+            self._write()
+
+    def _write(self) -> None:
+        self._result.took_seconds = time.monotonic() - self._begun
+        self._result.write(self._path)
 
     def _show(self, what: str) -> None:
         left = None

@@ -103,41 +103,76 @@ class PenstockServer(Server):
 
 
 class KafkaServer(Server):
-    """KRaft, one process a node, its log on tmpfs as ours is."""
+    """KRaft, one process a node, its log on tmpfs as ours is. The first node controls, whether or not it
+    serves clients too."""
 
     name = "kafka"
     version = kafka.VERSION
 
-    def __init__(self, rig: Rig, controller: KafkaServer | None = None, node: int = 1) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        controller: KafkaServer | None = None,
+        node: int = 1,
+        *,
+        serves: bool = True,
+        cpus: frozenset[int] | None = None,
+    ) -> None:
         super().__init__(rig)
-        self._node = node
+        self.node = node
+        self._serves = serves
+        self._cpus = cpus
+        self._controller: int = controller.node if controller else node
         self.controller_port: int = controller.controller_port if controller else free_port()
         self.cluster_id: str = controller.cluster_id if controller else kafka.new_cluster_id()
+        directory = rig.directory("kafka", in_memory=True)
+        self.logs = directory / "logs"
+        self._settings = directory / "server.properties"
+        self._formatted = False
 
     def start(self) -> None:
-        directory = self.rig.directory("kafka", in_memory=True)
-        settings = directory / "server.properties"
-        settings.write_text(
-            kafka.settings(self.port, self.controller_port, directory / "logs", node=self._node)
-        )
+        """The first time with an empty log; later, after its end, with what it has."""
         try:
-            arguments = ("format", "-t", self.cluster_id, "-c", str(settings))
-            self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
-            command = kafka.main("kafka.Kafka", str(settings), options=kafka.JVM)
-            self.process = self.rig.spawn(f"{self.name}-{self._node}", command, server=True)
+            if not self._formatted:
+                self._format()
+            self.spawn()
             self._wait()
         except (kafka.NoKafka, ProcessFailed) as error:
             raise CannotStart(str(error)) from None
 
+    def _format(self) -> None:
+        self._settings.write_text(
+            kafka.settings(
+                self.port,
+                self.controller_port,
+                self.logs,
+                node=self.node,
+                controller=self._controller,
+                serves=self._serves,
+            )
+        )
+        arguments = ("format", "-t", self.cluster_id, "-c", str(self._settings))
+        self.rig.run("kafka-format", kafka.main("kafka.tools.StorageTool", *arguments))
+        self._formatted = True
+
+    def spawn(self) -> Child:
+        """Start the process and don't wait for it."""
+        command = kafka.main("kafka.Kafka", str(self._settings), options=kafka.JVM)
+        self.process = self.rig.spawn(f"{self.name}-{self.node}", command, server=True, cpus=self._cpus)
+        return self.process
+
     def _wait(self) -> None:
-        """It is up when it says which topics it has; an open port alone is too early."""
+        """It is up when it says which topics it has; an open port alone is too early, but all that a
+        controller has."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
             if not self.process.running or time.monotonic() > deadline:
                 raise ProcessFailed(f"Kafka did not start: {self.process.output[-1000:].strip()}")
             try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                self.rig.run("kafka-ask", [*PENSTOCK, "topic", "list", "-b", self.address])
+                port = self.port if self._serves else self.controller_port
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                if self._serves:
+                    self.rig.run("kafka-ask", [*PENSTOCK, "topic", "list", "-b", self.address])
                 return
             except (OSError, ProcessFailed):
                 time.sleep(0.2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import prod
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -22,16 +23,32 @@ class Ratio(NamedTuple):
 
 def ratio(these: Sequence[float], those: Sequence[float]) -> Ratio | None:
     """None where there is nothing to divide by."""
-    if not these or not those or min(those) <= 0:
+    return _quotient([these], [those])
+
+
+def ratio_of_ratios(
+    these: Sequence[float], by: Sequence[float], those: Sequence[float], those_by: Sequence[float]
+) -> Ratio | None:
+    """(these / by) / (those / those_by), of their medians; None where there is nothing to divide by."""
+    return _quotient([these, those_by], [by, those])
+
+
+def _quotient(above: Sequence[Sequence[float]], below: Sequence[Sequence[float]]) -> Ratio | None:
+    """The product of the medians above by that of those below."""
+    if not all(above) or not all(below) or min(map(min, below)) <= 0:
         return None
     source = random.Random(_SEED)
+
+    def drawn(values: Sequence[float]) -> float:
+        return median(source.choices(values, k=len(values)))
+
     resampled = sorted(
-        median(source.choices(these, k=len(these))) / median(source.choices(those, k=len(those)))
+        prod(drawn(values) for values in above) / prod(drawn(values) for values in below)
         for _ in range(_RESAMPLES)
     )
     tail = (1 - _CONFIDENCE) / 2
     low, high = (resampled[round(share * (_RESAMPLES - 1))] for share in (tail, 1 - tail))
-    return Ratio(median(these) / median(those), low, high)
+    return Ratio(prod(map(median, above)) / prod(map(median, below)), low, high)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -64,8 +64,14 @@ class OffsetHandlers:
             return seek.Found(-1, -1)
         if timestamp < 0:
             raise KafkaError(ErrorCode.unsupported_version, f"unknown special timestamp {timestamp}")
+        return await self._by_time(log, timestamp)
+
+    async def _by_time(self, log: PartitionLog, timestamp: int) -> seek.Found:
+        term = log.term
         loop = asyncio.get_running_loop()
-        for segment in seek.candidates(log, timestamp):
+        left = seek.candidates(log, timestamp)
+        while left:
+            segment = left.pop(0)
             if segment.memory is not None:
                 memory = segment.memory
                 memory.holds += 1
@@ -74,7 +80,18 @@ class OffsetHandlers:
                 finally:
                     memory.holds -= 1
             else:
-                found = await loop.run_in_executor(None, _on_disk, segment, timestamp, log.log_start)
+                failure: OSError | None = None
+                found = None
+                try:
+                    found = await loop.run_in_executor(None, _on_disk, segment, timestamp, log.log_start)
+                except OSError as error:
+                    failure = error
+                if not log.leading or log.term != term:  # whatever was read: the log may be another by now
+                    raise KafkaError(ErrorCode.not_leader_or_follower, f"{log} changed hands meanwhile")
+                if failure is not None:
+                    if segment in log.segments:
+                        raise KafkaError(ErrorCode.kafka_storage_error, f"{log}: {failure}")
+                    left = seek.candidates(log, timestamp)  # retention was faster: what is there now?
             if found is not None:
                 return found
         return seek.Found(-1, -1)

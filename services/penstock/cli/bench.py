@@ -179,8 +179,15 @@ def run_all(
     if unknown:
         fail(f"--only: there is no experiment {', '.join(sorted(unknown))}; `penstock bench list` names them")
     directory = directory or results.DIRECTORY / time.strftime("%Y%m%d-%H%M%S")
+    benchrun.fetch_kafka(names)
     failed = benchrun.run_each(names, quick, directory)
-    typer.echo(f"{len(names) - len(failed)} of {len(names)} experiments are in {directory}")
+    gaps = benchrun.gaps(names, directory)
+    whole = sum(name not in gaps and name not in failed for name in names)
+    typer.echo(f"{whole} of {len(names)} experiments are whole; results are in {directory}")
+    for name, told in gaps.items():
+        for line in told:
+            typer.echo(f"{name}: {' '.join(line.split())[:300]}")
+    failed += [name for name, told in gaps.items() if "no samples" in told and name not in failed]
     if failed:
         fail(f"failed: {', '.join(failed)}")
 
@@ -223,6 +230,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Say what became slower or faster, beyond noise; exit code 1 if anything became slower or is gone.
+
+    Contenders are compared by their ratio to the experiment's baseline, which was measured beside them; with
+    fewer than three samples on a side nothing is said to have changed.
 
     Example: penstock bench compare artifacts/bench/before.json artifacts/bench/after.json
     """

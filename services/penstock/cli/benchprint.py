@@ -20,11 +20,25 @@ def interval(ratio: Any) -> str:
 
 
 def print_changes(experiment: str, changes: Sequence[Difference]) -> None:
+    from penstock.bench.compare import Change
+
     rows = [
-        (each.change.value, each.variant, each.contender, each.metric, interval(each.ratio))
+        (
+            each.change.value,
+            each.variant,
+            f"{each.contender} / {each.to}" if each.to else each.contender,
+            each.metric,
+            interval(each.ratio),
+        )
         for each in changes
     ]
     print_table(f"{experiment}: new / old", ("change", "variant", "contender", "figure", "ratio"), rows)
+    unknown = sum(each.change is Change.UNKNOWN for each in changes)
+    if unknown:
+        typer.echo(
+            f"{experiment}: {unknown} of {len(changes)} figures have too few samples to tell a change from "
+            f"noise: run both with --repeat 3 or more"
+        )
 
 
 def print_result(result: Result, subject: type[Experiment]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def draw(result: Result, path: Path) -> list[Path]:
     if result.experiment not in experiment.names():
         return plots.draw(result, (), path)
     subject = experiment.load(result.experiment)
-    return plots.draw(result, subject.plots, path, subject.about)
+    return plots.draw(result, subject.plots, path, subject.about, subject.contenders)
 
 
 def run(
@@ -68,6 +69,7 @@ def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
             )
             command = [sys.executable, "-m", "penstock.cli.main", "bench", name]
             command += ["--out", str(directory / f"{name}.json"), *(["--quick"] if quick else [])]
+            os.sync()  # what the last one left to be written is not for this one to wait for
             if _wait(subprocess.Popen(command)):
                 failed.append(name)
     except KeyboardInterrupt:
@@ -76,6 +78,40 @@ def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
     finally:
         signal.signal(signal.SIGTERM, before)
     return failed
+
+
+def fetch_kafka(names: Sequence[str]) -> None:
+    """Apache Kafka and Spark's source for it, before anything is timed; what can't be had is told."""
+    from penstock.bench import experiment, kafka
+    from penstock.spark import kafka_source
+
+    if not any("kafka" in contender for name in names for contender in experiment.load(name).contenders):
+        return
+    for what, fetch in (("Apache Kafka", kafka.jars), ("Spark's Kafka source", kafka_source.kafka_jars)):
+        try:
+            fetch()
+        except (kafka.NoKafka, kafka_source.KafkaJarsMissing) as error:
+            typer.echo(f"without {what}: {error}", err=True)
+
+
+def gaps(names: Sequence[str], directory: Path) -> dict[str, list[str]]:
+    """What experiments did not measure, by their names: contenders that were missing, samples that failed."""
+    from penstock.bench import results
+
+    found: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            result = results.read(directory / f"{name}.json")
+        except results.UnreadableResult as error:
+            found[name] = [str(error)]
+            continue
+        told = [] if result.samples else ["no samples"]
+        told += ["cut short"] if not result.complete else []
+        told += [f"missing: {contender}: {why}" for contender, why in result.missing.items()]
+        told += [f"failed: {failure}" for failure in result.failures]
+        if told:
+            found[name] = told
+    return found
 
 
 def _progress_of(begun: float, done: int, total: int) -> str:

@@ -1,6 +1,6 @@
 """Chunks, the unit of the paper's producers: a record batch, and the request that carries one per partition.
 
-Encoded once; for each request only the timestamps and the CRC are made anew. No I/O.
+Encoded before the load begins; for each request only the timestamps and the CRC are made anew. No I/O.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ ANSWERED_PARTITION: Final = 30
 _RECORD_OVERHEAD: Final = 10
 """About what a record's lengths, deltas and counts take besides its value."""
 TIMEOUT_MS: Final = 30_000
+_DIFFERENT: Final = 64
+_DIFFERENT_BYTES: Final = 32 << 20
 
 
 def make_chunk(
@@ -45,11 +47,17 @@ def make_chunk(
     return encode_batch(records, compression=compression), count
 
 
+def different(request_bytes: int) -> int:
+    """How many different requests of that size a connection has in turns: what readers see should be neither
+    a few records over and over, nor should it take much memory or long to make."""
+    return max(1, min(_DIFFERENT, _DIFFERENT_BYTES // request_bytes))
+
+
 class ChunkRequest:
     """A produce request with one chunk for each partition, and where its changing parts lie."""
 
     def __init__(self, topic: str, partitions: Sequence[int], chunk: bytes, records: int, acks: int) -> None:
-        self._topic, self._chunk, self._chunk_records, self._acks = topic, chunk, records, acks
+        self._chunk_size = len(chunk)
         self.records = records * len(partitions)
         self.chunk_bytes = len(chunk) * len(partitions)
         name = topic.encode()
@@ -68,10 +76,6 @@ class ChunkRequest:
         """Where the first partition's answer begins in the response, its length included."""
         self.partitions = tuple(partitions)
 
-    def twin(self) -> ChunkRequest:
-        """The same request in memory of its own."""
-        return ChunkRequest(self._topic, self.partitions, self._chunk, self._chunk_records, self._acks)
-
     def stamped(self, correlation: int, now_ms: int) -> bytearray:
         """The frame to send, its records made now. The same memory every time."""
         frame = self._frame
@@ -80,7 +84,7 @@ class ChunkRequest:
         for start in self._batches:
             _TIMESTAMPS.pack_into(frame, start + batch.BASE_TIMESTAMP, now_ms, now_ms)
             if crc is None:  # the chunks are all alike
-                crc = crc32c(self._view[start + batch.ATTRIBUTES : start + len(self._chunk)])
+                crc = crc32c(self._view[start + batch.ATTRIBUTES : start + self._chunk_size])
             _CRC.pack_into(frame, start + batch.CRC, crc)
         return frame
 

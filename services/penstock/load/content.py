@@ -26,10 +26,10 @@ _AD_TYPES: Final = ("banner", "modal", "sponsored-search", "mail", "mobile")
 
 
 def filler(size: int, seed: int = 0) -> Iterator[bytes]:
-    """Half of it random: compressible about as much as real events are."""
+    """Half of it random: compressible about as much as real events are. A tenth has the word of filters."""
     source = random.Random(seed)
-    rest = b"penstock " * (size // 9 + 1)
-    while True:
+    rests = [word * (size // 9 + 1) for word in (b"penstock ", *[b"overflow "] * 9)]
+    for rest in itertools.cycle(rests):
         noise = base64.b64encode(source.randbytes(size))[: size // 2]
         yield noise + rest[: size - len(noise)]
 

@@ -11,6 +11,7 @@ import struct
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,7 +51,7 @@ class ChunkProducer(asyncio.Protocol):
 
     def __init__(
         self,
-        request: ChunkRequest,
+        frames: Sequence[ChunkRequest],
         tally: Tally,
         *,
         pipeline: int,
@@ -58,9 +59,11 @@ class ChunkProducer(asyncio.Protocol):
         interval: float,
         requests: int | None = None,
     ) -> None:
-        self._request = request
-        # A frame is written in place again only after its answer has come, so none is copied.
-        self._frames = [request, *(request.twin() for _ in range(pipeline - 1))]
+        """`frames` are this connection's own, and at least as many as its pipeline: one is written in place
+        again only after its answer has come, so none is copied."""
+        self._frames = frames
+        self._done = 0
+        """Requests that were answered, in the order they were sent in."""
         self._tally = tally
         self._pipeline = pipeline
         self._answers = acks != 0
@@ -139,15 +142,15 @@ class ChunkProducer(asyncio.Protocol):
                 by_timer = False
                 # After a long stall, what could not be sent in time is not made up for in one burst.
                 self._next = max(self._next + self._interval, now - _MADE_UP)
+            request = self._frames[self._correlation % len(self._frames)]
             self._correlation += 1
-            request = self._frames[self._correlation % self._pipeline]
             frame = request.stamped(self._correlation, time.time_ns() // 1_000_000)
             if self._answers:
                 self._sent.append(due or time.perf_counter())
                 self._transport.write(frame)
             else:
                 self._transport.write(bytes(frame))
-                self._count()
+                self._count(request)
                 # Nothing comes back to call us: give others a turn.
                 self._timer = self._timer or loop.call_soon(self._on_time)
                 return
@@ -160,9 +163,11 @@ class ChunkProducer(asyncio.Protocol):
 
     def _answered(self, response: bytearray, start: int) -> None:
         self._tally.answered(time.perf_counter() - self._sent.popleft())
-        refused = self._request.first_error(response, start)
+        request = self._frames[self._done % len(self._frames)]
+        self._done += 1
+        refused = request.first_error(response, start)
         if refused is None:
-            self._count()
+            self._count(request)
             return
         partition, code = refused
         self._tally.refused += 1
@@ -172,10 +177,10 @@ class ChunkProducer(asyncio.Protocol):
         else:
             self._tally.failure = told
 
-    def _count(self) -> None:
+    def _count(self, request: ChunkRequest) -> None:
         self._tally.requests += 1
-        self._tally.records += self._request.records
-        self._tally.bytes += self._request.chunk_bytes
+        self._tally.records += request.records
+        self._tally.bytes += request.chunk_bytes
 
     def _check_finished(self) -> None:
         if self._stopping and not self._sent and not self.finished.done():

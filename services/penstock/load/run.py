@@ -6,14 +6,16 @@ Called by `penstock load` and the benchmarks.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import mean
 
-from penstock.load.chunks import TIMEOUT_MS, ChunkRequest, make_chunk
+from penstock.load.chunks import TIMEOUT_MS, ChunkRequest, different, make_chunk
 from penstock.load.content import filler, text
 from penstock.load.producer import ChunkProducer, Tally
 from penstock.wire.records import Compression
@@ -71,20 +73,21 @@ async def run_load(
     """
     loop = asyncio.get_running_loop()
     tally = tally or Tally()
-    values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
-    chunk, records = make_chunk(plan.chunk, plan.record, plan.compression, values)
+    made, records = _make_chunks(plan)
     chunks = sum(map(len, plan.leaders.values())) * plan.producers  # when each connection has sent a request
     interval = chunks * records / plan.rate if plan.rate else 0.0
-    requests = math.ceil(plan.size / (chunks * len(chunk))) if plan.size else None
+    requests = math.ceil(plan.size / (chunks * mean(map(len, made)))) if plan.size else None
     producers: list[ChunkProducer] = []
     try:
         for _ in range(plan.producers):
             for address, partitions in plan.leaders.items():
                 host, _, port = address.rpartition(":")
-                request = ChunkRequest(plan.topic, partitions, chunk, records, plan.acks)
+                # More than there are chunks if so many may be on their way.
+                own = itertools.islice(itertools.cycle(made), max(len(made), plan.pipeline))
+                frames = [ChunkRequest(plan.topic, partitions, chunk, records, plan.acks) for chunk in own]
                 make = partial(
                     ChunkProducer,
-                    request,
+                    frames,
                     tally,
                     pipeline=plan.pipeline,
                     acks=plan.acks,
@@ -106,6 +109,14 @@ async def run_load(
     if why is not None and tally.records == 0:
         raise LoadFailed(why)
     return _report(tally, elapsed, per_second)
+
+
+def _make_chunks(plan: LoadPlan) -> tuple[list[bytes], int]:
+    """Different chunks, and how many records each holds. They all lie in memory once for each producer."""
+    values = text(plan.record, file=plan.text_file) if plan.text else filler(plan.record)
+    in_all = sum(map(len, plan.leaders.values())) * plan.producers * plan.chunk
+    made = [make_chunk(plan.chunk, plan.record, plan.compression, values) for _ in range(different(in_all))]
+    return [chunk for chunk, _ in made], made[0][1]
 
 
 async def _watch(

@@ -314,7 +314,7 @@ class PartitionLog:
 
         Producers' state goes back with it (rule R5). Returns the segments that are gone and, last, the
         one that was cut, whose files are still to be dealt with. Raises MemoryExhausted, or OSError if a file
-        can't be read that has to be cut, with nothing changed.
+        can't be read that has to be cut or tells of producers, with nothing changed.
         """
         if offset < self.high_watermark:
             raise WouldLoseCommitted(f"{self}: asked to cut at {offset}, committed is {self.high_watermark}")
@@ -324,6 +324,9 @@ class PartitionLog:
         position = 0
         if segment is not None:
             position = segment.position_of(offset) if segment.is_hot else segment.position_on_disk(offset)
+        # Before anything is cut: it reads files, and may fail.
+        kept = [each for each in self.segments if each.base_offset < offset]
+        producers = rebuild_producers(kept, self._clock(), offset)
         memory = self._pool.acquire(SMALLEST - layout.SEGMENT_HEADER)
         touched = []
         while self.segments and self.segments[-1].base_offset >= offset:
@@ -350,16 +353,20 @@ class PartitionLog:
         self.dense_from = min(self.dense_from, offset)
         self.control.words[_APPEND] = offset
         self._begin_segment(memory)
-        self.producers = rebuild_producers(self.segments, self._clock())
+        self.producers = producers
         self._note_oldest()
         return touched
 
     def give_up_from(self, offset: int) -> list[Segment]:
         """Not all that was behind `offset` is here: cut the rest, committed or not. It is another log then.
         Returns the segments that are gone, whose files are still to be deleted."""
-        self.high_watermark = min(self.high_watermark, offset)
-        self.control.words[_COMMIT] = self.high_watermark
-        return self.truncate(offset)
+        committed = self.high_watermark
+        self.high_watermark = self.control.words[_COMMIT] = min(committed, offset)
+        try:
+            return self.truncate(offset)
+        except BaseException:
+            self.high_watermark = self.control.words[_COMMIT] = committed
+            raise
 
     def reset(self, offset: int) -> list[Segment]:
         """Forget everything and begin at `offset`, as a copy of a log that has nothing older."""

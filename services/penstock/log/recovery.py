@@ -391,8 +391,8 @@ def _take_in(segment: Segment, content: bytes) -> Iterator[batch.Located]:
         yield located
 
 
-def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
-    """The newest snapshot, and every batch since."""
+def rebuild_producers(segments: list[Segment], now_ms: int, end: int | None = None) -> ProducerTable:
+    """The newest snapshot, and every batch since, up to `end`, which is behind where each segment begins."""
     table = ProducerTable()
     start = 0
     for at in range(len(segments) - 1, 0, -1):
@@ -412,6 +412,8 @@ def rebuild_producers(segments: list[Segment], now_ms: int) -> ProducerTable:
             content = segment.read_file()
             located = batch.walk(content, 0, len(content))
         for _, header in located:
+            if end is not None and header.base_offset >= end:
+                break
             if header.producer_id != batch.NO_PRODUCER and not header.is_control:
                 table.record(header, header.base_offset, now_ms)
     return table

@@ -152,7 +152,7 @@ class Segment:
     def bytes_between(self, start: int, end: int) -> memoryview:
         """The batches from position `start` to `end`, in place. The caller holds the memory."""
         assert self.memory is not None
-        return self.memory.view[_DATA + start : _DATA + end].toreadonly()
+        return self.memory.readable[_DATA + start : _DATA + end]
 
     def walk(self, start: int = 0) -> Iterator[batch.Located]:
         """The batches of a hot segment from a batch start on; positions count from the first batch."""

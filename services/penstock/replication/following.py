@@ -159,7 +159,7 @@ class Inbound:
             elif wanted["cut"] < partition.log_end:
                 log.info("%r: cut from %d to %d", partition, partition.log_end, wanted["cut"])
                 store.truncate(partition, wanted["cut"])
-        except MemoryExhausted as error:
+        except (MemoryExhausted, OSError) as error:  # nothing was cut: it is asked again, others go on
             return answer | {"error": str(error)}
         except WouldLoseCommitted as error:
             # An ex-leader's commit word never covers what is cut: if this is ever seen, cut nothing.

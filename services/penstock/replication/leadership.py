@@ -39,10 +39,9 @@ class Shipment:
     """Records on their way to a backup. They count when they have arrived, if that is still the same
     leadership, and no other handshake was begun meanwhile (rule R4)."""
 
-    __slots__ = ("backup", "end", "handshake", "leadership", "size")
+    __slots__ = ("backup", "end", "handshake", "size")
 
-    def __init__(self, leadership: Leadership, backup: Backup, end: int, size: int) -> None:
-        self.leadership = leadership
+    def __init__(self, backup: Backup, end: int, size: int) -> None:
         self.backup = backup
         self.handshake = backup.handshake
         self.end = end
@@ -52,7 +51,7 @@ class Shipment:
 class Sender:
     """Who brings a backup what was appended."""
 
-    def note(self, key: PartitionKey, backup: Backup) -> None:
+    def note(self, backup: Backup) -> None:
         raise NotImplementedError
 
 
@@ -66,6 +65,7 @@ class Backup:
         "attached",
         "broker",
         "handshake",
+        "leadership",
         "noted",
         "on_its_way",
         "position",
@@ -80,7 +80,8 @@ class Backup:
         "tried_at",
     )
 
-    def __init__(self, broker: int, now: float) -> None:
+    def __init__(self, leadership: Leadership, broker: int, now: float) -> None:
+        self.leadership = leadership
         self.broker = broker
         self.storage = 0
         self.attached = False
@@ -206,7 +207,7 @@ class Leadership(Listener):
         self.proposed: frozenset[Member] | None = None
         self.replicas = state.replicas
         self.unclean_since = state.unclean_since
-        self.backups = {broker: Backup(broker, now) for broker in state.replicas if broker != me.broker}
+        self.backups = {broker: Backup(self, broker, now) for broker in state.replicas if broker != me.broker}
         self.handing_over = False
         self._needed: list[tuple[Backup | None, int]] = []
         """Whose acknowledgement a commit needs: each other member, with the storage it counts for."""
@@ -222,9 +223,9 @@ class Leadership(Listener):
         self.replicas = state.replicas
         wanted = set(state.replicas) | {member.broker for member in state.in_sync}
         for broker in wanted - {self.me.broker} - self.backups.keys():
-            self.backups[broker] = Backup(broker, now)
+            self.backups[broker] = Backup(self, broker, now)
         for broker in self.backups.keys() - wanted:
-            del self.backups[broker]
+            self.backups.pop(broker).detach()
         self._note_needed()
         self.advance()
 
@@ -330,7 +331,7 @@ class Leadership(Listener):
         """A record for others to have. On the way of every produced batch: keep it short."""
         for backup in self.backups.values():
             if backup.streaming and not backup.noted and backup.sender is not None:
-                backup.sender.note(self.key, backup)
+                backup.sender.note(backup)
         self.appended()
 
     def appended(self) -> None:

@@ -48,16 +48,18 @@ Told = tuple[PartitionKey, Backup, int]
 class _Sent:
     """A frame on its way."""
 
-    __slots__ = ("holds", "number", "shipments", "told")
+    __slots__ = ("holds", "is_short", "number", "shipments", "told")
 
     def __init__(
         self,
         number: int,
+        is_short: bool,
         shipments: list[Shipment],
         holds: list[SegmentMemory],
         told: list[Told],
     ) -> None:
         self.number = number
+        self.is_short = is_short
         self.shipments = shipments
         self.holds = holds
         """Memory that the frame is sent from."""
@@ -79,6 +81,13 @@ class _Lane:
         self.sent_at = 0.0
         self._number = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next frame waits for an answer. Behind a short one always: what is appended until then
+        goes with it, and its answer comes soon. Behind a long one only when there are two."""
+        sent = self.sent
+        return bool(sent) and (len(sent) >= FRAMES or sent[-1].is_short)
+
     def send(
         self,
         draft: Draft,
@@ -89,11 +98,12 @@ class _Lane:
     ) -> None:
         assert self.channel is not None
         self._number += 1
-        if draft.is_short:
+        is_short = draft.is_short
+        if is_short:
             holds = []
         for memory in holds:
             memory.holds += 1
-        self.sent.append(_Sent(self._number, shipments, holds, told))
+        self.sent.append(_Sent(self._number, is_short, shipments, holds, told))
         self.sent_at = now
         self.channel.send(draft.finish(self._number))
 
@@ -132,11 +142,14 @@ class Link(Sender):
         self.broker = broker
         self.now: Callable[[], float] = replicator.now
         self.heard_at = self.now()
+        self.is_lost = False
+        """It was there, by its connection or its lease, and is no more. Of a new link that is not known."""
         self._loop = asyncio.get_running_loop()
         self.led: dict[PartitionKey, Leadership] = {}
         self._live = _Lane(self, "live")
         self._bulk = _Lane(self, "catch-up")
-        self._dirty: dict[PartitionKey, Backup] = {}
+        self._dirty: list[Backup] = []
+        """With something to send; each is `noted` while it is in there."""
         self._flush_soon = False
         self._attach_soon: dict[PartitionKey, None] = {}
         self._behind: deque[PartitionKey] = deque()
@@ -167,23 +180,28 @@ class Link(Sender):
         self._attach(key)
 
     def remove(self, key: PartitionKey) -> None:
-        self.led.pop(key, None)
-        backup = self._dirty.pop(key, None)
+        """No longer led by us: nothing more is sent, and what is on its way counts for nothing."""
+        leadership = self.led.pop(key, None)
+        backup = leadership.backups.get(self.broker) if leadership is not None else None
         if backup is not None:
-            backup.noted = False
+            backup.detach()
 
-    def note(self, key: PartitionKey, backup: Backup) -> None:
+    def note(self, backup: Backup) -> None:
         """There is something to send. All that comes in this turn of the loop goes in one frame."""
-        self._dirty[key] = backup
-        backup.noted = True
-        if not self._flush_soon and len(self._live.sent) < FRAMES:
+        self._mark(backup)
+        if not self._flush_soon and not self._live.is_full:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
+
+    def _mark(self, backup: Backup) -> None:
+        if not backup.noted:
+            backup.noted = True
+            self._dirty.append(backup)
 
     def _flush(self) -> None:
         self._flush_soon = False
         lane = self._live
-        if lane.channel is None or not self._dirty or len(lane.sent) >= FRAMES or lane.channel.is_stuck:
+        if lane.channel is None or not self._dirty or lane.is_full or lane.channel.is_stuck:
             return
         draft = Draft()
         shipments: list[Shipment] = []
@@ -191,16 +209,16 @@ class Link(Sender):
         told: list[Told] = []
         total = 0
         now = self.now()
-        dirty, self._dirty = self._dirty, {}
-        for key, backup in dirty.items():
+        dirty, self._dirty = self._dirty, []
+        for backup in dirty:
             backup.noted = False
-            leadership = self.led.get(key)
-            if leadership is None or not backup.streaming:
+            if not backup.streaming:
                 continue
-            partition = leadership.log
             if total >= FRAME:
-                self._dirty[key] = backup
+                self._mark(backup)
                 continue
+            leadership = backup.leadership
+            key, partition = leadership.key, leadership.log
             room = backup.room
             run = backup.take(partition, min(RUN, room)) if room > 0 else None
             if run is not None and run.view is None:
@@ -213,12 +231,12 @@ class Link(Sender):
                 assert run.segment.memory is not None
                 assert view is not None
                 holds.append(run.segment.memory)
-                shipment = Shipment(leadership, backup, run.next_offset, len(view))
+                shipment = Shipment(backup, run.next_offset, len(view))
                 shipments.append(shipment)
                 total += shipment.size
                 backup.sent_up_to(shipment, now)
                 if backup.sent < partition.log_end and backup.room > 0:
-                    self._dirty[key] = backup
+                    self._mark(backup)
             watermark, log_start = partition.high_watermark, partition.log_start
             backup.told_watermark = watermark
             if log_start > backup.start_acked:
@@ -226,7 +244,7 @@ class Link(Sender):
             draft.add(key, leadership.epoch, base, watermark, log_start, view)
         if draft.sections:
             lane.send(draft, shipments, holds, told, now)
-        if self._dirty and len(lane.sent) < FRAMES and not self._flush_soon:
+        if self._dirty and not lane.is_full and not self._flush_soon:
             self._flush_soon = True
             self._loop.call_soon(self._flush)
 
@@ -235,7 +253,7 @@ class Link(Sender):
         lane = self._live
         if lane.channel is None:
             return
-        for key, leadership in self.led.items():
+        for leadership in self.led.values():
             backup = leadership.backups.get(self.broker)
             if (
                 backup is not None
@@ -245,7 +263,7 @@ class Link(Sender):
                     or backup.start_acked < leadership.log.log_start
                 )
             ):
-                self._dirty[key] = backup
+                self._mark(backup)
         self._flush()
         if now - lane.sent_at >= heartbeat and not lane.channel.is_stuck:
             lane.send(Draft(), [], [], [], now)
@@ -277,6 +295,8 @@ class Link(Sender):
                     channel = await self.replicator.network.dial(address, lane)
             if channel is None or channel.is_closed:
                 # One made and lost before this task had its turn: it would wait for ever to be told of it.
+                if lane is self._live and self.replicator.has_left(self.broker):
+                    self._lose()
                 await asyncio.sleep(REDIAL)
                 continue
             lane.channel = channel
@@ -284,6 +304,7 @@ class Link(Sender):
             if lane is self._bulk:
                 return
             self.heard_at = self.replicator.now()
+            self.is_lost = False
             for key in self.led:
                 self._attach(key)
             self._redial.clear()
@@ -299,7 +320,7 @@ class Link(Sender):
                     backup.detach()
             if self._bulk.channel is not None:
                 self._bulk.channel.close()
-            self.replicator.link_lost(self)
+            self._lose()
         else:
             for key in self._behind:
                 behind = self.led.get(key)
@@ -310,15 +331,20 @@ class Link(Sender):
             self._behind.clear()
         self._bulk_moved.set()
 
+    def _lose(self) -> None:
+        """Once, however often it can't be reached after that."""
+        if not self.is_lost:
+            self.is_lost = True
+            self.replicator.link_lost(self)
+
     # What the backup says
 
     def frame(self, lane: _Lane, kind: int, body: memoryview) -> None:
         self.heard_at = now = self.now()
         if kind == frames.TAKEN:
             for shipment in lane.answered(frames.read_taken(body)):
-                leadership, backup = shipment.leadership, shipment.backup
-                if backup.handshake == shipment.handshake and self.led.get(leadership.key) is leadership:
-                    self._acknowledged(leadership, backup, shipment.end, now)
+                if shipment.backup.handshake == shipment.handshake:
+                    self._acknowledged(shipment.backup, shipment.end, now)
             self._go_on()
         elif kind == frames.ACK:
             number, acknowledged = frames.read_acks(body)
@@ -330,7 +356,7 @@ class Link(Sender):
                     continue  # of another epoch: its log may have been another (rule R4)
                 found = led.backups.get(self.broker)
                 if found is not None:
-                    self._acknowledged(led, found, end, now)
+                    self._acknowledged(found, end, now)
             self._go_on()
         elif kind == Kind.ATTACHED:
             begins = [begin for entry in frames.read_message(body) if (begin := self._attached(entry))]
@@ -345,14 +371,16 @@ class Link(Sender):
         else:
             raise MalformedFrame(f"frame of kind {kind} from a backup")
 
-    def _acknowledged(self, leadership: Leadership, backup: Backup, end: int, now: float) -> None:
+    def _acknowledged(self, backup: Backup, end: int, now: float) -> None:
+        """Nothing counts of one that is detached: by another handshake, or since we lead it no more."""
+        leadership = backup.leadership
         partition = leadership.log
         if not backup.attached or end > partition.log_end:
             return
         backup.acknowledge(end, now)
         leadership.advance()
-        if backup.streaming and backup.sent < partition.log_end:
-            self._dirty[leadership.key] = backup
+        if backup.sent < partition.log_end and backup.streaming:
+            self._mark(backup)
 
     def _go_on(self) -> None:
         """There is room for more on its way."""
@@ -492,7 +520,7 @@ class Link(Sender):
             self._behind.remove(key)
         partition.replicated = True
         partition.listener = leadership
-        self.note(key, backup)
+        self.note(backup)
         return True
 
     async def _catch_up(self) -> None:
@@ -547,7 +575,7 @@ class Link(Sender):
             if channel is None or not backup.attached or self.led.get(key) is not leadership or not view:
                 return
             base = backup.sent
-            shipment = Shipment(leadership, backup, next_offset, len(view))
+            shipment = Shipment(backup, next_offset, len(view))
             now = self.now()
             backup.sent_up_to(shipment, now)
             watermark, log_start = partition.high_watermark, partition.log_start

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from penstock.cluster import partitions
 from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.metadata import Change, MetadataStore, Unavailable
-from penstock.cluster.partitions import NOBODY, PartitionKey, PartitionState
+from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
@@ -341,6 +341,7 @@ class Replicator:
             state.reason,
         )
         self._connect(replica, led)
+        self._drop_lost(replica, led)
         self._on_leading(partition)
 
     def _connect(self, replica: Replica, led: Leadership) -> None:
@@ -387,7 +388,8 @@ class Replicator:
             return
         expected = (without,) if without != NOBODY else (NOBODY, self.broker_id)
         if (state is not None or without != NOBODY) and (state is None or state.leader not in expected):
-            return  # it was settled while we hesitated
+            self._react_if_here(replica)  # it was settled while we hesitated, perhaps for us
+            return
         placed = self.directory.placed(replica.key)
         promised = replica.log.control.promised_epoch
         proposal = partitions.stand(state, placed, replica.member, promised, reason, without=without)
@@ -459,7 +461,11 @@ class Replicator:
                 await asyncio.sleep(RETRY)
         finally:
             replica.swapping = False
-        if self.replicas.get(key) is replica:
+        self._react_if_here(replica)
+
+    def _react_if_here(self, replica: Replica) -> None:
+        """What was heard while it was `swapping` has yet to be acted on, and isn't told again."""
+        if self.replicas.get(replica.key) is replica:
             self._react(replica)
 
     def fenced(self, key: PartitionKey, led: Leadership, promised: int) -> None:
@@ -512,6 +518,7 @@ class Replicator:
             await self._metadata.get(partitions.path_of(replica.key))  # with etcd away, don't even begin
         except Unavailable:
             led.handing_over = False
+            self._drop_lost(replica, led)
             return False
         replica.log.leading = False
         try:
@@ -520,6 +527,8 @@ class Replicator:
                 if self.now() > deadline or replica.leadership is not led or not backup.attached:
                     return False
                 await asyncio.sleep(0.002)
+            if not backup.attached:  # it has all there is, but it is gone: nobody would lead
+                return False
             state = self.directory.state_of(replica.key)
             if state is None or state.epoch != led.epoch or replica.leadership is not led or replica.swapping:
                 return False
@@ -539,6 +548,7 @@ class Replicator:
         finally:
             led.handing_over = False
             self._serve_on(replica, led)
+            self._drop_lost(replica, led)
 
     @staticmethod
     def _serve_on(replica: Replica, led: Leadership) -> None:
@@ -571,7 +581,7 @@ class Replicator:
         replica.swapping = True
         deadline = self.now() + self._patience.suspicion
         while not led.complete(members) and self.now() < deadline:
-            if replica.leadership is not led:
+            if replica.leadership is not led or self._lost_of(members):
                 break
             await asyncio.sleep(0.001)
         replica.swapping = False
@@ -584,6 +594,7 @@ class Replicator:
         if replica.leadership is led:
             led.settled()
             self._connect(replica, led)
+            self._drop_lost(replica, led)
 
     def _review(self, replica: Replica, led: Leadership, now: float, silent: frozenset[int]) -> None:
         """Drop who holds up commits, add who has caught up."""
@@ -603,10 +614,25 @@ class Replicator:
             kept = frozenset(member for member in led.known if member.broker not in replaced)
             self._spawn(self._change_set(replica, led, kept | joining, f"broker {names} in sync"))
 
+    def _drop_lost(self, replica: Replica, led: Leadership) -> None:
+        """Whoever was lost before this began to lead, or during a swap or a hand-over, is not lost again:
+        without this, commits would wait for the patrol to find it silent."""
+        lost = self._lost_of(led.known)
+        if lost and replica.leadership is led and not self._stopping:
+            self._review(replica, led, self.now(), lost)
+
+    def _lost_of(self, members: Iterable[Member]) -> frozenset[int]:
+        links = self.links
+        return frozenset(m.broker for m in members if m.broker in links and links[m.broker].is_lost)
+
+    def has_left(self, broker: int) -> bool:
+        """Whether it had a lease since we started, and has none now."""
+        return broker in self.directory.left
+
     # What links and leaders say
 
     def link_lost(self, link: Link) -> None:
-        """The connection to a backup closed: nothing will be acknowledged on it."""
+        """The connection to a backup closed, or one that left can't be reached: it acknowledges nothing."""
         if self._stopping:
             return
         now = self.now()

@@ -28,7 +28,7 @@ FLUSHED: Final = layout.SEGMENT_FLUSHED // WORD
 class SegmentMemory:
     """A mapped segment file, writable. `capacity` is what fits behind the header."""
 
-    __slots__ = ("_mapping", "capacity", "holds", "is_open", "path", "size", "view", "words")
+    __slots__ = ("_mapping", "capacity", "holds", "is_open", "path", "readable", "size", "view", "words")
 
     def __init__(self, path: Path, mapping: mmap.mmap) -> None:
         self.path = path
@@ -36,6 +36,7 @@ class SegmentMemory:
         self.size = len(mapping)
         self.capacity = self.size - layout.SEGMENT_HEADER
         self.view = memoryview(mapping)
+        self.readable = self.view.toreadonly()
         self.words = files.words_of(mapping)
         self.is_open = False
         """Whether the pool counts it as appended to."""

@@ -3,7 +3,8 @@
 A leader and its backup; the backup is killed, so much is written without it, and it comes back. Contenders
 are three times of one run: `alone` (the backup is gone), `catching up`, and `in sync` again. All brokers and
 producers share all CPUs, so that whatever the copying takes, producers feel. They keep to half of what the
-leader takes at full speed: it is busy, and the backup has a chance to catch up with what comes in meanwhile.
+leader takes at full speed or less: it is busy, and the backup has a chance to catch up with what comes in
+meanwhile. If it does not within `--patience`, what producers got until then counts, and `in sync` has failed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.bench.pair import Pair
 from penstock.bench.rig import ProcessFailed, Rig
 
 _TOPIC: Final = "catchup"
-_PATIENCE: Final = 1800.0
+_LAST_SECONDS: Final = 10.0
 _FILLING: Final = "64KiB"
 
 
@@ -28,8 +29,9 @@ class Subject(Experiment):
         Parameter("gigabytes", "10", "How far it is behind.", quick="1"),
         Parameter("chunk", "1KiB", "Size of record batches."),
         Parameter("partitions", "8", "Of the topic."),
-        Parameter("rate", "0.5x", "Records of 100 bytes a second; 0.5x: of full speed; 0: full speed."),
+        Parameter("rate", "0.3x", "Records of 100 bytes a second; 0.3x: of full speed; 0: full speed."),
         Parameter("samples", "0", "While it copies; 0: until it is in sync, which --rate 0 may prevent."),
+        Parameter("patience", "240", "Seconds that it may copy."),
         Parameter("memory", "512MiB", "Each broker's memory budget: the rest is read from disk."),
     )
     metrics: ClassVar[tuple[Metric, ...]] = (
@@ -53,8 +55,11 @@ class Subject(Experiment):
         self._behind = 0.0
         """Megabytes."""
         self._full_speed = 0.0
+        self._until = 0.0
 
     def variants(self) -> Sequence[Variant]:
+        if self.options.repeat > 1:
+            raise ValueError("--repeat: a backup falls behind once in a run; run it again instead")
         return [{"gigabytes": self.options.text("gigabytes")}]
 
     def start(self, contender: str) -> None:
@@ -82,7 +87,7 @@ class Subject(Experiment):
             self._behind += report["bytes"] / 1e6
             return _figures(report) | {"full_speed_records_per_second": self._full_speed}
         if contender == "in sync":
-            pair.wait_in_sync(2, timeout=_PATIENCE)
+            pair.wait_in_sync(2, timeout=max(_LAST_SECONDS, self._until - time.monotonic()))
             return _figures(run_load(pair.server, self._load(), self.options.seconds))
         return self._catch_up(pair)
 
@@ -91,6 +96,7 @@ class Subject(Experiment):
         samples = self.options.number("samples")
         pair.broker(2).start()
         began = time.monotonic()
+        self._until = began + self.options.number("patience")
         reports: list[dict[str, float]] = []
         while not samples or len(reports) < samples:
             running = start_load(pair.server, self._load(), self.options.seconds)
@@ -99,8 +105,8 @@ class Subject(Experiment):
                 pair.wait_in_sync(2, timeout=0.0)
                 break
             except ProcessFailed:
-                if time.monotonic() - began > _PATIENCE:
-                    raise
+                if time.monotonic() > self._until:
+                    return _figures(_median(reports))
         else:
             return _figures(_median(reports))
         took = time.monotonic() - began

@@ -45,7 +45,7 @@ class Subject(Experiment):
         "kafka librdkafka",
     )
     baseline = "kafka raw"
-    seconds = 5.0
+    seconds = 3.0
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)

@@ -16,7 +16,7 @@ class Subject(Colocation):
     parameters = parameters(
         chunk="1KiB,4KiB,16KiB,64KiB,128KiB",
         quick_chunk="4KiB,64KiB",
-        clients=scaled("2,4,8"),
+        clients=scaled("2,8", each=4),
         quick_clients="2",
         memory="1GiB",
         quick_memory="512MiB",
@@ -25,4 +25,3 @@ class Subject(Colocation):
     contenders = tuple(ways)
     baseline = "replication 1"
     plots = (Plot(("producers_records_per_second",), along="chunk", panels="clients"),)
-    seconds = 4.0

@@ -14,7 +14,7 @@ class Subject(Colocation):
         query="filter",
         chunk="2KiB,16KiB,128KiB",
         quick_chunk="16KiB",
-        clients=scaled("2,4,8"),
+        clients=scaled("4,8"),
         quick_clients="2",
     )
     in_quick_run = False

@@ -13,6 +13,6 @@ class Subject(figure5.Subject):
         partitions="4",
         chunk="2KiB,16KiB,128KiB",
         quick_chunk="16KiB",
-        clients=scaled("2,4,8"),
+        clients=scaled("4,8"),
         quick_clients="2",
     )

@@ -8,7 +8,7 @@ client counts in plain Python.
 
 from __future__ import annotations
 
-from penstock.bench.colocation import Colocation, parameters, scaled
+from penstock.bench.colocation import Colocation, parameters
 from penstock.bench.experiment import Parameter, Plot
 
 
@@ -19,8 +19,7 @@ class Subject(Colocation):
             query="word-count,windowed-word-count",
             quick_query="word-count",
             chunk="32KiB",
-            clients=scaled("1,2,4"),
-            quick_clients="2",
+            clients="2",
             record="2048",
             rate="20000",
             batch="8MB",
@@ -31,8 +30,4 @@ class Subject(Colocation):
     seconds = 6.0
     in_quick_run = False
     repeat = 2  # a JVM still gets faster while it counts: each is first once
-    plots = (
-        Plot(
-            ("producers_records_per_second", "consumers_records_per_second"), along="clients", panels="query"
-        ),
-    )
+    plots = (Plot(("producers_records_per_second", "consumers_records_per_second")),)

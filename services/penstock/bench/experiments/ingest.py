@@ -4,9 +4,9 @@ The paper's producer drives both, over the same protocol. Steady state: our memo
 are small enough to go round several times before anything is measured (fresh pages cost six times as
 much as recycled ones on a virtual machine), and both keep the same bytes of each partition. With two replicas
 there are two brokers, which share one CPU: one leads every partition, the other is its backup. What they take
-is told apart and added up. `leader_cost` is the leader's CPU per request over that of a broker without a
-backup that gets as many requests per second; `leader_cost_at_full_speed` over that of one that goes as fast
-as it can, and so wakes up once for several requests (`bench replication` has more about it).
+is told apart and added up. `leader_cost`, of ours only, is the leader's CPU per request over that of a broker
+without a backup that gets as many requests per second; `leader_cost_at_full_speed` over that of one that goes
+as fast as it can, and so wakes up once for several requests (`bench replication` has more about it).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Subject(Experiment):
             name="backup",
         ),
     )
-    seconds = 4.0
+    seconds = 3.0
     goals: ClassVar[tuple[Goal, ...]] = (
         Goal("cpu_us_per_request", "penstock", 1 / 3, to="kafka", within={"replication": "1"}),
         Goal("leader_cost", "penstock", 1.6, within={"replication": "2"}),
@@ -157,9 +157,10 @@ class Subject(Experiment):
             for role, number in (("leader", 1), ("backup", 2)):
                 spent = figures[f"broker_{number}_cpu_seconds"]
                 figures[f"{role}_cpu_us_per_request"] = 1e6 * spent / figures["requests"]
-            load = self._load_of(variant)._replace(rate=figures["records_per_second"])
-            alone = measured_load(self._servers[contender, 1], load, self.options.seconds)
-            figures["leader_cost"] = figures["leader_cpu_us_per_request"] / alone["cpu_us_per_request"]
+            if contender == "penstock":  # there is a goal for it; it takes as long again
+                load = self._load_of(variant)._replace(rate=figures["records_per_second"])
+                alone = measured_load(self._servers[contender, 1], load, self.options.seconds)
+                figures["leader_cost"] = figures["leader_cpu_us_per_request"] / alone["cpu_us_per_request"]
         return figures
 
     def relate(self, samples: Sequence[Sample]) -> None:

@@ -2,7 +2,7 @@
 
 Producers run alone, then beside consumers that read by push, by pull or natively, on the same CPUs in every
 case; and the same on Apache Kafka with Spark's Kafka source. `producers_kept` is the share of what the same
-broker takes in when nobody reads.
+broker takes in when nobody reads. Whoever pulls asks for 1 MiB of a partition at a time, Kafka's default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PRODUCED: Final = "producers_records_per_second"
 
 class Subject(Colocation):
     about = "producers' throughput with and without consumers, push and pull, against Apache Kafka"
-    parameters = parameters(chunk="4KiB,32KiB", quick_chunk="32KiB", clients="2")
+    parameters = parameters(chunk="4KiB,32KiB", quick_chunk="32KiB", clients="2", fetch="1MiB")
     ways: ClassVar[dict[str, Way]] = {
         "no consumers": Way(None),
         "push": Way("push"),

@@ -15,7 +15,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from penstock.bench.experiment import Better, Experiment, Figures, Goal, Metric, Options, Parameter, Variant
+from penstock.bench.experiment import (
+    Better,
+    Experiment,
+    Figures,
+    Goal,
+    Metric,
+    Options,
+    Parameter,
+    Plot,
+    Variant,
+)
 from penstock.bench.experiments.ingest import KEPT
 from penstock.bench.load import Load, fill, run_load
 from penstock.bench.pair import Pair
@@ -48,7 +58,14 @@ class Subject(Experiment):
     contenders = ("two", "one")
     baseline = "one"
     goals: ClassVar[tuple[Goal, ...]] = (Goal("leader_cpu_us_per_request", "two", 1.6, to="one"),)
-    seconds = 4.0
+    plots: ClassVar[tuple[Plot, ...]] = (
+        Plot(
+            ("leader_cpu_us_per_request", "backup_cpu_us_per_request", "latency_ms_p99"),
+            along="chunk",
+            panels="producers",
+        ),
+    )
+    seconds = 3.0
 
     def __init__(self, rig: Rig, options: Options) -> None:
         super().__init__(rig, options)
