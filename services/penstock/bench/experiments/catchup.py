@@ -29,7 +29,7 @@ class Subject(Experiment):
         Parameter("gigabytes", "10", "How far it is behind.", quick="1"),
         Parameter("chunk", "1KiB", "Size of record batches."),
         Parameter("partitions", "8", "Of the topic."),
-        Parameter("rate", "0.3x", "Records of 100 bytes a second; 0.3x: of full speed; 0: full speed."),
+        Parameter("rate", "0.5x", "Records of 100 bytes a second; 0.5x: of full speed; 0: full speed."),
         Parameter("samples", "0", "While it copies; 0: until it is in sync, which --rate 0 may prevent."),
         Parameter("patience", "240", "Seconds that it may copy."),
         Parameter("memory", "512MiB", "Each broker's memory budget: the rest is read from disk."),

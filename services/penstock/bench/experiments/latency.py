@@ -44,14 +44,14 @@ _MEMORY: Final = 1 << 30
 _PARTITIONS: Final = 2
 _KEYS: Final = 100
 _ONE_BATCH: Final = 3600
-_WARM_UP_SECONDS: Final = 2.0
-_FIRST_WARM_UP_SECONDS: Final = {False: 15.0, True: 8.0}
+_WARM_UP_SECONDS: Final = 3.0
+_FIRST_WARM_UP_SECONDS: Final = {False: 20.0, True: 8.0}
 _MICRO_FIRST_WARM_UP_SECONDS: Final = {False: 8.0, True: 4.0}
 """The first of a source's queries, quick or not: the JVM compiles what it runs, on the CPU that is measured.
 Micro-batches come after the same source in real time."""
 _LEAD_SECONDS: Final = 1.0
 """Before what is measured, at the same rate: a producer's first requests are slow."""
-_QUIET_SECONDS: Final = 1.0
+_QUIET_SECONDS: Final = 2.0
 """When nothing came out for so long, the query has worked off what there was."""
 _CATCH_UP_SECONDS: Final = 60.0
 _IN_FLIGHT: Final = 5
