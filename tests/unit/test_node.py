@@ -62,8 +62,8 @@ def _broker(status: int, body: bytes) -> Iterator[str]:
     [
         (200, b"{}", None),
         (503, json.dumps({"reason": "catching up: 3"}).encode(), "broker 7 is not ready: catching up: 3"),
-        (503, b"not ours", "broker 7 doesn't answer"),
-        (404, b"", "broker 7 HTTP Error 404"),
+        (503, b"not ours", "broker 7 is not ready: HTTP Error 503"),
+        (404, b"", "broker 7 is not ready: HTTP Error 404"),
         (0, b"", "broker 7 doesn't answer"),
     ],
 )

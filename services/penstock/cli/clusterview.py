@@ -102,7 +102,7 @@ def is_behind(partition: Any) -> bool:
 
 def lacks(partition: Any) -> bool:
     """A broker was drained, or reassigned away from, and nobody took its place. Old brokers don't tell."""
-    return len(partition["replicas"]) < partition.get("wanted", 0)
+    return len(partition["replicas"]) < int(partition.get("wanted", 0))
 
 
 def lag_text(lags: dict[str, int]) -> str:

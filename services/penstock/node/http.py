@@ -82,11 +82,17 @@ def _unready_reason(child: Child) -> str | None:
             return None
     except urllib.error.HTTPError as refused:
         with refused:
-            return (
-                f"is not ready: {json.load(refused).get('reason')}" if refused.code == 503 else str(refused)
-            )
-    except (OSError, ValueError) as error:
+            said = refused.read().decode(errors="replace")
+        return f"is not ready: {_reason_in(said) or refused}"
+    except OSError as error:
         return f"doesn't answer: {error}"
+
+
+def _reason_in(said: str) -> str | None:
+    try:
+        return str(json.loads(said)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _scrape(child: Child) -> str | None:
