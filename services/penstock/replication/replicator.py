@@ -63,6 +63,9 @@ class Patience:
     """After dropping a backup, before adding one; and before leadership goes home (rule R10)."""
     vacancy: float = 1.0
     """Without a leader and a leader's lease, before standing for it unasked."""
+    neglect: float = 5.0
+    """In the set, but not attached by a leader that has a lease, before standing against it: one that works
+    would have attached us, or dropped us, by then."""
 
 
 class WriteBehindLike(Protocol):
@@ -312,7 +315,13 @@ class Replicator:
         if state is not None and self.broker_id not in state.brokers:
             self._spawn(self._let_go(self._take_away(replica.key)))
             return
-        if replica.log.damage is not None or self._stopping:
+        if self._stopping:
+            return
+        if state is not None and state.epoch != replica.knows_epoch:
+            replica.knows_epoch, replica.knows_epoch_since = state.epoch, self.now()
+        if replica.log.damage is not None:
+            if state is not None and state.leader == self.broker_id:
+                self._spawn(self._resign(replica))
             return
         member = replica.member
         if state is None:
@@ -337,14 +346,19 @@ class Replicator:
                 self._spawn(self._stand(replica, state.reason))
             elif state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
-        elif (
-            replica.attachment is None
-            and state.leader not in self.directory.brokers
-            and state.has(*member)
-            and self.now() - replica.idle_since > self._patience.vacancy
-        ):
-            reason = f"broker {state.leader} lost its lease"
-            self._spawn(self._stand(replica, reason, without=state.leader))
+        elif replica.attachment is None and state.has(*member):
+            reason = self._why_leave(replica, state)
+            if reason is not None:
+                self._spawn(self._stand(replica, reason, without=state.leader))
+
+    def _why_leave(self, replica: Replica, state: PartitionState) -> str | None:
+        """Why a member without a leader's attention should not wait for it any longer."""
+        patience, now = self._patience, self.now()
+        if state.leader not in self.directory.brokers:
+            alone = now - replica.idle_since > patience.vacancy
+            return f"broker {state.leader} lost its lease" if alone else None
+        alone = now - max(replica.idle_since, replica.knows_epoch_since) > patience.neglect
+        return f"broker {state.leader} does not lead" if alone else None
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
         partition = replica.log
@@ -449,9 +463,10 @@ class Replicator:
 
     async def _resign(self, replica: Replica) -> None:
         state = self.directory.state_of(replica.key)
-        proposal = partitions.resign(state, replica.member) if state is not None else None
+        damaged = replica.log.damage is not None
+        proposal = partitions.resign(state, replica.member, damaged=damaged) if state is not None else None
         if proposal is not None and state is not None:
-            log.error("%r: this broker led it and lost its log; leaving it to the others", replica.log)
+            log.error("%r: %s; leaving it to the others", replica.log, proposal.reason)
             await self._swap(replica, state, proposal)
 
     async def _swap(
