@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.cluster.metadata import Change, MetadataStore, Versioned
-from penstock.log.config import LogConfig
+from penstock.log.config import TOPIC_CONFIGS, LogConfig
 from penstock.wire.errors import ErrorCode, KafkaError
 
 CLUSTER_KEY: Final = "/cluster"
@@ -210,6 +210,8 @@ class TopicRegistry:
 
     def _decode(self, entry: Versioned) -> Topic:
         value = entry.value
+        # A newer broker may know configs that this one doesn't: they meet in every rolling upgrade.
+        known = {name: text for name, text in value["configs"].items() if name in TOPIC_CONFIGS}
         return Topic(
             entry.key.removeprefix("/topics/"),
             uuid.UUID(value["id"]),
@@ -219,7 +221,7 @@ class TopicRegistry:
                 for leader, epoch, replicas, in_sync in value["partitions"]
             ),
             entry.revision,
-            LogConfig.parse(value["configs"], self.defaults),
+            LogConfig.parse(known, self.defaults),
         )
 
 
