@@ -1359,6 +1359,46 @@ def test_a_leader_that_cannot_open_its_log_leaves_it_to_another(
     play(scenario)
 
 
+def test_a_broker_that_has_stopped_takes_nothing_more_from_a_leader(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        log, replicator = log_of(backup, world), backup.replicator
+        assert replicator is not None
+        for end in world.network.ends:
+            end.close = lambda: None  # type: ignore[method-assign]  # as the second connection stays open
+        await replicator.stop()
+        end_then = log.log_end
+        await world.produce()
+        assert log.log_end == end_then, "after its end was saved"
+
+    play(scenario)
+
+
+@interpreted
+def test_a_leader_without_memory_for_the_offsets_it_leaves_out_serves_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip_to, failures = PartitionLog.skip_to, [MemoryExhausted(1, 1, 1), MemoryExhausted(1, 1, 1)]
+
+    def failing(self: PartitionLog, offset: int) -> None:
+        if failures:
+            raise failures.pop()
+        skip_to(self, offset)
+
+    async def scenario(world: World) -> None:
+        broker = world.brokers[1]
+        broker.crash()
+        broker.lose_memory()
+        monkeypatch.setattr(PartitionLog, "skip_to", failing)
+        await broker.start()
+        led = await world.until(lambda: broker.led(world.key), 5)
+        assert not failures
+        assert await world.produce(led) is ErrorCode.none
+
+    moving(scenario, brokers=1, replicas=1)
+
+
 def test_a_member_does_not_stand_against_a_leader_it_has_just_heard_of(play: Callable[..., None]) -> None:
     """It had none for long: the new one is about to attach it."""
 

@@ -164,7 +164,7 @@ def reassign(
 
 @app.command()
 def drain(broker: Broker, cluster: Etcd = ETCD, prefix: Prefix = PREFIX, wait: Wait = 300.0) -> None:
-    """Move every leader and replica off a broker, for maintenance. Clients notice nothing.
+    """Move every leader and replica off a broker, for maintenance, while clients go on.
 
     Example: penstock cluster drain 3
     """

@@ -20,6 +20,7 @@ from penstock.cluster.metadata import Change, MetadataStore, Unavailable, Versio
 from penstock.cluster.partitions import NOBODY, PartitionKey, PartitionState
 from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
+from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
 from penstock.log.store import PartitionPlace
 from penstock.replication import sabotage
@@ -139,6 +140,7 @@ class Replicator:
         self.now: Callable[[], float] = self._loop.time
         self._complained_at = -COMPLAINT
         self._stopping = False
+        self.stopped = False
         self._stop_listening: Callable[[], None] | None = None
         self.port = 0
 
@@ -165,6 +167,10 @@ class Replicator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
+        # A catch-up has a connection of its own: nothing may come in after the logs are said to be whole.
+        self.stopped = True
+        for replica in self.replicas.values():
+            replica.attachment = None
         for inbound in list(self._inbound):
             inbound.channel.close()
 
@@ -366,14 +372,17 @@ class Replicator:
             return
         replica.attachment = None
         partition.begin_epoch(state.epoch)
-        led = replica.leadership = Leadership(partition, state, replica.member, self.now())
-        partition.on_synced = lambda _: led.advance()
         partition.replicated = True
-        led.advance()
         gave_up = state.is_only_on(self.broker_id) or state.unclean_since == state.epoch
         if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
-            partition.skip_to(partition.lost_up_to)
-            led.advance()
+            try:
+                partition.skip_to(partition.lost_up_to)
+            except MemoryExhausted as error:
+                log.warning("%r can't be led yet: %s", partition, error)
+                return  # the patrol comes back to it
+        led = replica.leadership = Leadership(partition, state, replica.member, self.now())
+        partition.on_synced = lambda _: led.advance()
+        led.advance()
         partition.excuse_gaps()  # what came just before was refused: nobody led here
         partition.serve(self.store.incarnation)
         self.store.write_behind.save_state(partition)
