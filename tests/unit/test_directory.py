@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from typing import cast
 
 import pytest
 
 from penstock.cluster.directory import ClusterDirectory
+from penstock.cluster.etcd import EtcdMetadata
+from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, Update, Versioned
 from penstock.cluster.placing import PlacingDirectory
 from penstock.wire.errors import KafkaError
@@ -137,3 +140,36 @@ async def test_a_drained_broker_is_given_nothing_until_its_mark_is_gone() -> Non
         assert await used(3) == {1, 2, 3}
     finally:
         await directory.close()
+
+
+@pytest.mark.parametrize(("configs", "seen"), [({"newer": "1"}, True), ({"segment.bytes": "x"}, False)])
+async def test_a_topic_that_makes_no_sense_hides_no_other(configs: dict[str, str], seen: bool) -> None:
+    store = _Told()
+    directory = ClusterDirectory(store, 1, {})
+    strange = {"id": "0" * 31 + "2", "configs": configs, "partitions": [[-1, -1, [1], []]]}
+    store.updates.put_nowait(_whole(Versioned("/topics/a", strange, 2), _TOPIC, cluster="ours"))
+    await directory.load()
+    try:
+        assert "t" in directory.by_name
+        assert ("a" in directory.by_name) is seen
+    finally:
+        await directory.close()
+
+
+async def test_a_broker_whose_lease_ran_out_before_it_was_registered_takes_another() -> None:
+    class Slow(_Told):
+        granted = 0
+
+        async def grant(self, seconds: float) -> str:
+            self.granted += 1
+            return str(self.granted)
+
+        async def swap(self, changes: Sequence[Change], lease: str | None = None) -> bool:
+            assert self.granted < 3
+            await asyncio.sleep(0)
+            return lease == "2"  # the first one is over by now
+
+    registration = Registration(cast(EtcdMetadata, Slow()), BrokerInfo(1, "h", 1, "h", 2, None, 1), 1)
+    async with asyncio.timeout(5):
+        await registration._register()
+    assert registration._lease == "2"

@@ -1505,6 +1505,25 @@ class LedPartition:
         self.high_watermark = self.epoch_start = 1
 
 
+async def test_a_takeover_reads_again_when_the_disk_failed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await world.commit(7) == ErrorCode.none
+    partition = world.log.partition_for("g")
+    world.coordinator.unload(partition)
+    load, failures = world.coordinator.load, [OSError("disk"), OSError("disk")]
+
+    async def failing(partition: int) -> None:
+        if failures:
+            raise failures.pop()
+        await load(partition)
+
+    monkeypatch.setattr(world.coordinator, "load", failing)
+    monkeypatch.setattr("penstock.broker.groups.takeover.RETRY", 0)
+    await take_over(cast(PartitionLog, LedPartition(partition, 1)), world.coordinator)
+    assert world.group("g").group_id == "g"
+
+
 async def test_a_takeover_that_comes_too_late_leaves_the_next_one_alone(world: World) -> None:
     """The broker led, lost it and leads again while it still reads for the first time."""
     assert await world.commit(7) == ErrorCode.none

@@ -1518,6 +1518,99 @@ def test_what_a_replica_had_that_was_moved_away_counts_only_after_another_handsh
 # A broker's own troubles
 
 
+@pytest.mark.parametrize("trouble", ["full", "damaged"])
+def test_a_leader_that_cannot_open_its_log_leaves_it_to_another(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """It is registered, but attaches nobody; and nobody lost it, since all were restarted."""
+    opened, troubled = LogStore.open, set[int]()
+
+    def open_with_trouble(self: LogStore, places: Iterable[PartitionPlace], *, new: bool = False) -> Any:
+        if self.broker_id in troubled and trouble == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        logs = opened(self, places, new=new)
+        for log in logs:
+            log.damage = "damaged" if self.broker_id in troubled else None
+        return logs
+
+    monkeypatch.setattr(LogStore, "open", open_with_trouble)
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        for _ in range(20):
+            assert await world.produce() is ErrorCode.none
+        backup = other(world, leader)
+        for broker in (leader, backup):
+            broker.crash()
+        troubled.add(leader.number)
+        for broker in (leader, backup):
+            await broker.start()
+        led = await world.until(lambda: backup.led(world.key), 10)
+        assert await world.produce(led) is ErrorCode.none
+        assert in_sync(world) == {backup.number}
+        assert len(records(led)) == 21
+
+    play(scenario)
+
+
+def test_a_broker_that_has_stopped_takes_nothing_more_from_a_leader(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        log, replicator = log_of(backup, world), backup.replicator
+        assert replicator is not None
+        for end in world.network.ends:
+            end.close = lambda: None  # type: ignore[method-assign]  # as the second connection stays open
+        await replicator.stop()
+        end_then = log.log_end
+        await world.produce()
+        assert log.log_end == end_then, "after its end was saved"
+
+    play(scenario)
+
+
+@interpreted
+def test_a_leader_without_memory_for_the_offsets_it_leaves_out_serves_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    skip_to, failures = PartitionLog.skip_to, [MemoryExhausted(1, 1, 1), MemoryExhausted(1, 1, 1)]
+
+    def failing(self: PartitionLog, offset: int) -> None:
+        if failures:
+            raise failures.pop()
+        skip_to(self, offset)
+
+    async def scenario(world: World) -> None:
+        broker = world.brokers[1]
+        broker.crash()
+        broker.lose_memory()
+        monkeypatch.setattr(PartitionLog, "skip_to", failing)
+        await broker.start()
+        led = await world.until(lambda: broker.led(world.key), 5)
+        assert not failures
+        assert await world.produce(led) is ErrorCode.none
+
+    moving(scenario, brokers=1, replicas=1)
+
+
+def test_a_member_does_not_stand_against_a_leader_it_has_just_heard_of(play: Callable[..., None]) -> None:
+    """It had none for long: the new one is about to attach it."""
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        assert backup.replicator is not None
+        replica = backup.replicator.replicas[world.key]
+        replica.attachment, replica.idle_since = None, -100.0
+        replica.knows_epoch = -1
+        backup.replicator._react(replica)
+        await asyncio.sleep(0.2)
+        assert leader.led(world.key)
+        assert backup.led(world.key) is None
+
+    play(scenario)
+
+
 def test_a_replica_that_could_not_be_opened_is_tried_again_and_holds_up_no_other(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

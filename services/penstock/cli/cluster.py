@@ -203,7 +203,7 @@ def drain(
     prefix: Prefix = PREFIX,
     wait: Wait = 300.0,
 ) -> None:
-    """Move every leader and replica off a broker, for maintenance or for good.
+    """Move every leader and replica off a broker, for maintenance or for good, while clients go on.
 
     It gets no new ones until it starts again, or until --undo. A partition that is on every other broker has
     one replica less from then on; `penstock cluster rebalance` fills it up once there is a broker for it.

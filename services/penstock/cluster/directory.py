@@ -191,13 +191,13 @@ class ClusterDirectory(TopicRegistry):
             self._recognise(update)
             if self.foreign:
                 continue
-            try:
-                if update.whole:
-                    self._forget_all_but({entry.key for entry in update.entries})
-                for entry in sorted(update.entries, key=_order) if update.whole else update.entries:
+            if update.whole:
+                self._forget_all_but({entry.key for entry in update.entries})
+            for entry in sorted(update.entries, key=_order) if update.whole else update.entries:
+                try:
                     self.apply(entry)
-            except Exception:
-                log.exception("metadata that makes no sense")
+                except Exception:  # one key's trouble, and no other's
+                    log.exception("%s makes no sense", entry.key)
             self._loaded.set()
             async with self._changed:
                 self._changed.notify_all()

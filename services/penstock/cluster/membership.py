@@ -72,9 +72,9 @@ class Registration:
                 log.warning("leaving without a word, etcd can't be reached: %s", error)
 
     async def _register(self) -> None:
-        lease = await self._store.grant(self._seconds)
         key = f"{PREFIX}{self._info.broker_id}"
         while True:
+            lease = await self._store.grant(self._seconds)  # each time: the last one may have run out
             found = await self._store.get(key)
             if await self._store.swap(
                 [Change(key, asdict(self._info), found.revision if found else 0)], lease

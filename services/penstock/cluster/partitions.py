@@ -136,13 +136,14 @@ def stand(
     return replace(state, leader=me.broker, epoch=epoch, in_sync=in_sync, reason=reason)
 
 
-def resign(state: PartitionState, me: Member) -> PartitionState | None:
+def resign(state: PartitionState, me: Member, *, damaged: bool = False) -> PartitionState | None:
     """Without its storage a leader has nothing to lead with: leave it to the others, if there are any."""
     others = tuple(member for member in state.in_sync if member.broker != me.broker)
-    if state.leader != me.broker or state.has(*me) or not others:
+    if state.leader != me.broker or (state.has(*me) and not damaged) or not others:
         return None
+    what = "can't read its log" if damaged else "lost its log"
     return replace(
-        state, leader=NOBODY, epoch=state.epoch + 1, in_sync=others, reason=f"broker {me.broker} lost its log"
+        state, leader=NOBODY, epoch=state.epoch + 1, in_sync=others, reason=f"broker {me.broker} {what}"
     )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from penstock.cluster.metadata import Change, MetadataStore, Versioned
-from penstock.log.config import LogConfig, still_taken
+from penstock.log.config import TOPIC_CONFIGS, LogConfig, still_taken
 from penstock.wire.errors import ErrorCode, KafkaError
 
 CLUSTER_KEY: Final = "/cluster"
@@ -221,13 +221,15 @@ class TopicRegistry:
             PartitionInfo(leader, epoch, tuple(replicas), tuple(in_sync))
             for leader, epoch, replicas, in_sync in value["partitions"]
         )
+        # A newer broker may know configs that this one doesn't: they meet in every rolling upgrade.
+        known = {name: text for name, text in configs.items() if name in TOPIC_CONFIGS}
         return Topic(
             entry.key.removeprefix("/topics/"),
             uuid.UUID(value["id"]),
             configs,
             partitions,
             entry.revision,
-            LogConfig.parse(configs, self.defaults),
+            LogConfig.parse(known, self.defaults),
             # Earlier versions didn't write it down: there it is what they list.
             value.get("replication") or max(len(info.replicas) for info in partitions),
         )

@@ -103,7 +103,7 @@ class Inbound:
             "handshake": wanted["handshake"],
         }
         replica = self._replicator.replicas.get(key)
-        if replica is None or replica.log.damage is not None:
+        if replica is None or replica.log.damage is not None or self._replicator.stopped:
             return answer | {"error": "unknown"}
         partition = replica.log
         led = replica.leadership

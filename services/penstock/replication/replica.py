@@ -14,6 +14,8 @@ class Replica:
         "broker",
         "idle_since",
         "key",
+        "knows_epoch",
+        "knows_epoch_since",
         "leadership",
         "log",
         "shrunk_at",
@@ -36,6 +38,10 @@ class Replica:
         """When we last dropped a backup, in this epoch or one before (rule R10)."""
         self.idle_since = now
         """Since when it neither leads nor has a leader."""
+
+        self.knows_epoch = -1
+        self.knows_epoch_since = now
+        """When we heard who leads now."""
 
     @property
     def member(self) -> Member:

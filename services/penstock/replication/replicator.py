@@ -20,6 +20,7 @@ from penstock.cluster.metadata import Change, MetadataStore, Unavailable, Versio
 from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.cluster.topics import Topic
 from penstock.log.partition import PartitionLog
+from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
 from penstock.log.store import PartitionPlace
 from penstock.replication import sabotage
@@ -63,6 +64,9 @@ class Patience:
     """After dropping a backup, before adding one; and before leadership goes home (rule R10)."""
     vacancy: float = 1.0
     """Without a leader and a leader's lease, before standing for it unasked."""
+    neglect: float = 5.0
+    """In the set, but not attached by a leader that has a lease, before standing against it: one that works
+    would have attached us, or dropped us, by then."""
 
 
 class WriteBehindLike(Protocol):
@@ -136,6 +140,7 @@ class Replicator:
         self.now: Callable[[], float] = self._loop.time
         self._complained_at = -COMPLAINT
         self._stopping = False
+        self.stopped = False
         self._stop_listening: Callable[[], None] | None = None
         self.port = 0
 
@@ -162,6 +167,10 @@ class Replicator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(link.close() for link in self.links.values()))
+        # A catch-up has a connection of its own: nothing may come in after the logs are said to be whole.
+        self.stopped = True
+        for replica in self.replicas.values():
+            replica.attachment = None
         for inbound in list(self._inbound):
             inbound.channel.close()
 
@@ -312,7 +321,13 @@ class Replicator:
         if state is not None and self.broker_id not in state.brokers:
             self._spawn(self._let_go(self._take_away(replica.key)))
             return
-        if replica.log.damage is not None or self._stopping:
+        if self._stopping:
+            return
+        if state is not None and state.epoch != replica.knows_epoch:
+            replica.knows_epoch, replica.knows_epoch_since = state.epoch, self.now()
+        if replica.log.damage is not None:
+            if state is not None and state.leader == self.broker_id:
+                self._spawn(self._resign(replica))
             return
         member = replica.member
         if state is None:
@@ -337,14 +352,19 @@ class Replicator:
                 self._spawn(self._stand(replica, state.reason))
             elif state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
-        elif (
-            replica.attachment is None
-            and state.leader not in self.directory.brokers
-            and state.has(*member)
-            and self.now() - replica.idle_since > self._patience.vacancy
-        ):
-            reason = f"broker {state.leader} lost its lease"
-            self._spawn(self._stand(replica, reason, without=state.leader))
+        elif replica.attachment is None and state.has(*member):
+            reason = self._why_leave(replica, state)
+            if reason is not None:
+                self._spawn(self._stand(replica, reason, without=state.leader))
+
+    def _why_leave(self, replica: Replica, state: PartitionState) -> str | None:
+        """Why a member without a leader's attention should not wait for it any longer."""
+        patience, now = self._patience, self.now()
+        if state.leader not in self.directory.brokers:
+            alone = now - replica.idle_since > patience.vacancy
+            return f"broker {state.leader} lost its lease" if alone else None
+        alone = now - max(replica.idle_since, replica.knows_epoch_since) > patience.neglect
+        return f"broker {state.leader} does not lead" if alone else None
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
         partition = replica.log
@@ -352,14 +372,17 @@ class Replicator:
             return
         replica.attachment = None
         partition.begin_epoch(state.epoch)
-        led = replica.leadership = Leadership(partition, state, replica.member, self.now())
-        partition.on_synced = lambda _: led.advance()
         partition.replicated = True
-        led.advance()
         gave_up = state.is_only_on(self.broker_id) or state.unclean_since == state.epoch
         if gave_up and partition.lost_up_to > partition.log_end:  # no offset means two records (rule R9)
-            partition.skip_to(partition.lost_up_to)
-            led.advance()
+            try:
+                partition.skip_to(partition.lost_up_to)
+            except MemoryExhausted as error:
+                log.warning("%r can't be led yet: %s", partition, error)
+                return  # the patrol comes back to it
+        led = replica.leadership = Leadership(partition, state, replica.member, self.now())
+        partition.on_synced = lambda _: led.advance()
+        led.advance()
         partition.excuse_gaps()  # what came just before was refused: nobody led here
         partition.serve(self.store.incarnation)
         self.store.write_behind.save_state(partition)
@@ -451,9 +474,10 @@ class Replicator:
 
     async def _resign(self, replica: Replica) -> None:
         state = self.directory.state_of(replica.key)
-        proposal = partitions.resign(state, replica.member) if state is not None else None
+        damaged = replica.log.damage is not None
+        proposal = partitions.resign(state, replica.member, damaged=damaged) if state is not None else None
         if proposal is not None and state is not None:
-            log.error("%r: this broker led it and lost its log; leaving it to the others", replica.log)
+            log.error("%r: %s; leaving it to the others", replica.log, proposal.reason)
             await self._swap(replica, state, proposal)
 
     async def _swap(

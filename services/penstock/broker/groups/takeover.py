@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.log.partition import PartitionLog
@@ -11,6 +12,8 @@ from penstock.wire.errors import KafkaError
 from penstock.wire.records import CorruptRecords
 
 log = logging.getLogger(__name__)
+
+RETRY: Final = 1.0
 
 
 async def take_over(partition: PartitionLog, groups: GroupCoordinator) -> None:
@@ -26,7 +29,13 @@ async def take_over(partition: PartitionLog, groups: GroupCoordinator) -> None:
         await moved.wait()
         if partition.term != term:
             return
-    try:
-        await groups.load(partition.partition)
-    except (CorruptRecords, KafkaError) as error:
-        log.error("group offsets: partition %d can't be loaded: %s", partition.partition, error)
+    while partition.term == term:
+        try:
+            await groups.load(partition.partition)
+        except (CorruptRecords, KafkaError) as error:
+            log.error("group offsets: partition %d can't be loaded: %s", partition.partition, error)
+        except OSError as error:  # a disk's trouble may pass, and nobody else can serve these groups
+            log.error("group offsets: partition %d can't be read now: %s", partition.partition, error)
+            await asyncio.sleep(RETRY)
+            continue
+        return
