@@ -33,7 +33,7 @@ from penstock.cluster.topics import CLUSTER_KEY
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
 from penstock.replication.channel import Channel, Handler
-from penstock.replication.frames import HEAD, Kind, MalformedFrame
+from penstock.replication.frames import HEAD, Kind
 from penstock.replication.replicator import Patience, Replicator
 from penstock.wire import batch
 from penstock.wire.batch import Buffer
@@ -236,7 +236,7 @@ class SimEnd:
         length, kind = HEAD.unpack_from(view)
         try:
             peer.handler.frame(Kind(kind), view[HEAD.size : 4 + length])
-        except MalformedFrame:
+        except Exception:  # as asyncio does, whatever it is
             peer.close()
             raise
 

@@ -57,6 +57,7 @@ async def _linked(network: _Network) -> Link:
         address_of=lambda _broker: ("nowhere", 1),
         hello=lambda _broker, _lane: {},
         link_lost=lambda _link: None,
+        has_left=lambda _broker: False,
     )
     link = Link(replicator, 2)
     await asyncio.wait_for(network.reached.wait(), 5)
