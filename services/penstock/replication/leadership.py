@@ -298,8 +298,8 @@ class Leadership(Listener):
         )
 
     def complete(self, members: frozenset[Member]) -> bool:
-        """Whether all of them have all that is committed and all of earlier epochs: only then may they be
-        listed, since any of them may be elected next."""
+        """Whether all of them have all that is committed, all of earlier epochs, and know what was deleted
+        (rule R11): only then may they be listed, since any of them may be elected next."""
         floor = max(self.start_offset, self.log.high_watermark)
         for member in members - self.known - {self.me}:
             backup = self.backups.get(member.broker)
@@ -308,6 +308,7 @@ class Leadership(Listener):
                 or not backup.attached
                 or backup.storage != member.storage
                 or backup.acked < floor
+                or backup.start_acked < self.log.log_start
             ):
                 return False
         return True
