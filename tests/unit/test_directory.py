@@ -12,7 +12,6 @@ from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, Update, Versioned
-from penstock.cluster.placing import PlacingDirectory
 from penstock.wire.errors import KafkaError
 
 _TOPIC = Versioned("/topics/t", {"id": "0" * 31 + "1", "configs": {}, "partitions": [[-1, -1, [1], []]]}, 2)
@@ -89,8 +88,8 @@ def _brokers(*numbers: int) -> list[Versioned]:
     ]
 
 
-async def _placing(store: _Told, *entries: Versioned) -> PlacingDirectory:
-    directory = PlacingDirectory(store, 1, {})
+async def _placing(store: _Told, *entries: Versioned) -> ClusterDirectory:
+    directory = ClusterDirectory(store, 1, {})
     store.updates.put_nowait(_whole(*entries, cluster="ours"))
     await directory.load()
     return directory

@@ -18,9 +18,9 @@ from penstock.broker.groups.coordinator import GroupCoordinator
 from penstock.broker.groups.journal import partition_for
 from penstock.broker.groups.takeover import take_over
 from penstock.broker.topics import OFFSETS_CONFIG, TopicKeeper
+from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
-from penstock.cluster.placing import PlacingDirectory
 from penstock.cluster.topics import OFFSETS_TOPIC, Topic
 from penstock.log.partition import PartitionLog
 from penstock.log.store import LogStore
@@ -43,7 +43,7 @@ class ClusterNode:
         self,
         settings: Settings,
         metadata: EtcdMetadata,
-        directory: PlacingDirectory,
+        directory: ClusterDirectory,
         store: LogStore,
         catalog: Catalog,
     ) -> None:
@@ -97,7 +97,7 @@ class ClusterNode:
             settings.http,
             "" if external is None else str(external),
         )
-        if await self.directory.undrain(settings.broker_id):
+        if await self.directory.mark_drained(settings.broker_id, False):
             log.info("broker %d was drained; it is back and takes replicas", settings.broker_id)
         self._registration = Registration(self.metadata, info, settings.lease_seconds)
         await self._registration.start()
@@ -239,7 +239,7 @@ class _Catalogued:
 class ClusterKeeper(TopicKeeper):
     """Topics of a cluster: any broker writes down what is wanted, replication everywhere does the rest."""
 
-    def __init__(self, context: BrokerContext, directory: PlacingDirectory) -> None:
+    def __init__(self, context: BrokerContext, directory: ClusterDirectory) -> None:
         super().__init__(context)
         self._directory = directory
 

@@ -34,9 +34,9 @@ from penstock.broker.offsetslog import ConsumerOffsets
 from penstock.broker.produce import ProduceHandler
 from penstock.broker.stats import RequestStats
 from penstock.broker.topics import TopicKeeper
+from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata, endpoints_of
 from penstock.cluster.metadata import MetadataStore, SqliteMetadata
-from penstock.cluster.placing import PlacingDirectory
 from penstock.cluster.topics import OFFSETS_TOPIC, TopicRegistry
 from penstock.log.store import LogStore
 from penstock.settings import Settings
@@ -144,7 +144,7 @@ class Broker:
         """The start takes long: say so at /readyz. Importing what that takes would hold up a short one."""
         self._spawn(self.http.start(self))
 
-    def _open_metadata(self) -> PlacingDirectory | None:
+    def _open_metadata(self) -> ClusterDirectory | None:
         """The store and the registry on it: embedded for a single node, etcd for one of several."""
         settings = self.settings
         if not settings.cluster:
@@ -152,7 +152,7 @@ class Broker:
             self.registry = TopicRegistry(self.metadata_store, settings.broker_id, settings.topic_defaults)
             return None
         self.metadata_store = EtcdMetadata(endpoints_of(settings.cluster), settings.cluster_prefix)
-        directory = PlacingDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
+        directory = ClusterDirectory(self.metadata_store, settings.broker_id, settings.topic_defaults)
         self.registry = directory
         return directory
 

@@ -14,8 +14,8 @@ from penstock.cli.options import AsJson
 from penstock.cli.terminal import CommandFailed, Commands, print_json, print_table, run
 
 if TYPE_CHECKING:
+    from penstock.cluster.directory import ClusterDirectory
     from penstock.cluster.partitions import PartitionKey, PartitionState
-    from penstock.cluster.placing import PlacingDirectory
 
 app = typer.Typer(cls=Commands, no_args_is_help=True, help="Brokers, leaders and replicas of a cluster.")
 
@@ -34,15 +34,15 @@ _TABLES: Mapping[str, tuple[str, ...]] = {
 
 
 @asynccontextmanager
-async def _directory(endpoints: str, prefix: str) -> AsyncIterator[PlacingDirectory]:
+async def _directory(endpoints: str, prefix: str) -> AsyncIterator[ClusterDirectory]:
+    from penstock.cluster.directory import ClusterDirectory
     from penstock.cluster.etcd import EtcdMetadata, endpoints_of
-    from penstock.cluster.placing import PlacingDirectory
 
     try:
         store = EtcdMetadata(endpoints_of(endpoints), prefix)
     except ValueError as error:
         raise CommandFailed(str(error)) from None
-    directory = PlacingDirectory(store, -1, {})
+    directory = ClusterDirectory(store, -1, {})
     try:
         await asyncio.wait_for(directory.load(), 5)
         yield directory
@@ -180,7 +180,7 @@ def reassign(
     run(work())
 
 
-async def _want(directory: PlacingDirectory, topic: str, partition: int, replicas: int) -> None:
+async def _want(directory: ClusterDirectory, topic: str, partition: int, replicas: int) -> None:
     """An operator changes the number of a partition's replicas: the topic's, once all have that many."""
     from penstock.wire.errors import KafkaError
 
@@ -215,7 +215,7 @@ def drain(
 
 async def _undrain(broker: int, cluster: str, prefix: str) -> None:
     async with _directory(cluster, prefix) as directory:
-        if not await directory.undrain(broker):
+        if not await directory.mark_drained(broker, False):
             raise CommandFailed(f"broker {broker} is not drained")
         typer.echo(f"broker {broker} may have replicas again; `penstock cluster rebalance` gives it some")
 
@@ -231,7 +231,7 @@ async def _drain(broker: int, cluster: str, prefix: str, wait: float) -> None:
             plan = drained(directory.states, directory.racks(), broker)
         except ValueError as error:
             raise CommandFailed(str(error)) from None
-        await directory.drain(broker)
+        await directory.mark_drained(broker, True)
         wanted = directory.wanted()
         fewer = sum(len(state.replicas) < wanted.get(key, 0) for key, state in plan.items())
         if fewer:
@@ -351,7 +351,7 @@ async def _elect(
         typer.echo(f"broker {chosen} leads {topic}-{partition}")
 
 
-def _rebalanced(directory: PlacingDirectory) -> Mapping[PartitionKey, PartitionState]:
+def _rebalanced(directory: ClusterDirectory) -> Mapping[PartitionKey, PartitionState]:
     from penstock.cluster.plans import rebalanced
 
     return rebalanced(directory.states, directory.racks(), directory.wanted())
@@ -361,7 +361,7 @@ def _length(own: Any) -> tuple[int, int]:
     return own["last_epoch"], own["log_end"]
 
 
-def _find(directory: PlacingDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:
+def _find(directory: ClusterDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:
     found = directory.by_name.get(topic)
     key = (found.topic_id.bytes, partition) if found is not None else None
     state = directory.states.get(key) if key is not None else None
@@ -371,7 +371,7 @@ def _find(directory: PlacingDirectory, topic: str, partition: int) -> tuple[Part
 
 
 async def _apply(
-    directory: PlacingDirectory, plan: Mapping[PartitionKey, PartitionState], wait: float
+    directory: ClusterDirectory, plan: Mapping[PartitionKey, PartitionState], wait: float
 ) -> None:
     """Swap the plan in, then watch the leaders carry it out."""
     from penstock.cluster import partitions

@@ -1,6 +1,7 @@
 """The cluster's metadata as this broker last heard it: one watch, one cache, listeners told of changes.
 
-Handlers read it on the event loop without waiting; while etcd is away it simply stays as it is.
+Handlers read it on the event loop without waiting; while etcd is away it simply stays as it is. It also
+places topics: on brokers that live and are not drained.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 log = logging.getLogger(__name__)
 
 _TOPICS: Final = "/topics/"
+_DRAINED: Final = "/drained/"
+"""And a broker's number: by an operator's word it gets no replicas until it starts again, or that is undone."""
 _PATIENCE: Final = 5.0
 
 
@@ -48,6 +51,8 @@ class ClusterDirectory(TopicRegistry):
         """Everybody ever seen: a leader that lost its lease may still be served by."""
         self.left: dict[int, float] = {}
         """When those without a lease lost it, by the event loop's clock."""
+        self.drained: set[int] = set()
+        """Who gets no replicas, by an operator's word."""
         self.listeners: list[Listener] = []
         self.foreign = False
         """True while etcd tells of another cluster than ours, or of none: then nothing is believed."""
@@ -88,7 +93,16 @@ class ClusterDirectory(TopicRegistry):
         return broker in (self.placed(key) if state is None else state.brokers)
 
     def racks(self) -> dict[int, str | None]:
-        return {broker.broker_id: broker.rack for broker in self.brokers.values()}
+        """Of those that may get replicas."""
+        return {number: broker.rack for number, broker in self.brokers.items() if number not in self.drained}
+
+    def wanted(self) -> dict[PartitionKey, int]:
+        """How many replicas each partition shall have."""
+        return {
+            (topic.topic_id.bytes, index): topic.replication
+            for topic in self.by_name.values()
+            for index in range(len(topic.partitions))
+        }
 
     # Changing topics
 
@@ -107,20 +121,50 @@ class ClusterDirectory(TopicRegistry):
             placed = [tuple(assignments[index]) for index in range(len(assignments))]
         else:
             # Sizes are checked by the registry; here only what the brokers can hold.
+            self._check_room(replication)
             placed = placement.place(
                 self.racks(), max(0, min(partitions, MAX_PARTITIONS + 1)), replication, self._all_replicas()
             )
         topic = self._new_topic(name, configs, [self._unled(replicas) for replicas in placed])
         return topic if validate_only else await self._save_and_wait(topic)
 
-    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
+    async def add_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: list[list[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Topic:
+        """On the brokers in `assignments`, one list for each new partition; without, with as many replicas as
+        the topic shall have, or as there are brokers for now."""
         topic = self.get(name)
         self._check_growth(topic, count)
-        replication = min(len(topic.partitions[0].replicas), max(1, len(self.brokers)))
         more = count - len(topic.partitions)
-        added = placement.place(self.racks(), more, replication, self._all_replicas())
+        if assignments:
+            added = self._assigned(assignments, more)
+        else:
+            racks = self.racks()
+            replication = min(topic.replication, max(1, len(racks)))
+            self._check_room(replication)
+            added = placement.place(racks, more, replication, self._all_replicas())
         grown = replace(topic, partitions=topic.partitions + tuple(map(self._unled, added)))
         return grown if validate_only else await self._save_and_wait(grown)
+
+    async def want(self, name: str, replication: int) -> None:
+        """From now on this many replicas; who puts them there is another matter."""
+        await self._save(replace(self.get(name), replication=replication))
+
+    async def mark_drained(self, broker: int, drained: bool) -> bool:
+        """False if it was so already."""
+        key = f"{_DRAINED}{broker}"
+        while True:
+            found = await self._store.get(key)
+            if (found is not None) == drained:
+                return False
+            change = Change(key, {} if drained else None, found.revision if found else 0)
+            if await self._store.swap([change]):
+                return True
 
     async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> Topic:
         changed = self._configured(self.get(name), configs)
@@ -180,6 +224,25 @@ class ClusterDirectory(TopicRegistry):
                     ErrorCode.invalid_replica_assignment, f"brokers {sorted(unknown)} are not here"
                 )
 
+    def _assigned(self, assignments: list[list[int]], count: int) -> list[tuple[int, ...]]:
+        if len(assignments) != count:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"{count} new partitions, but brokers for {len(assignments)}",
+            )
+        self._check_assignments(dict(enumerate(assignments)))
+        return [tuple(replicas) for replicas in assignments]
+
+    def _check_room(self, replication: int) -> None:
+        racks = self.racks()
+        out = sorted(self.drained & self.brokers.keys())
+        if out and replication > len(racks):
+            raise KafkaError(
+                ErrorCode.invalid_replication_factor,
+                f"replication factor {replication}: without those that are drained, {out}, there are "
+                f"{len(racks)} brokers; `penstock cluster drain ID --undo` or a restart brings one back",
+            )
+
     @staticmethod
     def _unled(replicas: tuple[int, ...]) -> PartitionInfo:
         return PartitionInfo(NOBODY, -1, replicas, ())
@@ -221,6 +284,7 @@ class ClusterDirectory(TopicRegistry):
             self.apply(Versioned(f"{_TOPICS}{name}", None, 0))
         for broker in [broker for broker in self.brokers if f"{membership.PREFIX}{broker}" not in there]:
             self.apply(Versioned(f"{membership.PREFIX}{broker}", None, 0))
+        self.drained = {broker for broker in self.drained if f"{_DRAINED}{broker}" in there}
 
     def apply(self, entry: Versioned) -> None:
         """Take one key's news. Old news (a watch behind our own swaps) changes nothing."""
@@ -230,6 +294,9 @@ class ClusterDirectory(TopicRegistry):
             self._apply_partition(entry)
         elif entry.key.startswith(membership.PREFIX):
             self._apply_broker(entry)
+        elif entry.key.startswith(_DRAINED):
+            broker = int(entry.key.removeprefix(_DRAINED))
+            (self.drained.discard if entry.value is None else self.drained.add)(broker)
 
     def _apply_topic(self, entry: Versioned) -> None:
         known = self.by_name.get(entry.key.removeprefix(_TOPICS))
