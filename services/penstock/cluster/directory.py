@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _TOPICS: Final = "/topics/"
 _DRAINED: Final = "/drained/"
-"""And a broker's number: by an operator's word it gets no replicas until it starts again, or that is undone."""
+"""With a broker's number: it gets no replicas until it starts again, or until an operator undoes it."""
 _PATIENCE: Final = 5.0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,6 +19,7 @@ from typing import Final
 from chaos.ground import Fields, Machines
 from chaos.network import Weather
 from cluster import Cluster
+from harness import PENSTOCK, eventually
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
@@ -43,6 +45,7 @@ _KINDS: Final = (
     "full disk",
     "unaware",
     "clock",
+    "move",
 )
 WITH_DISKS: Final = ("full disk",)
 WITH_CLOCKS: Final = ("clock",)
@@ -270,6 +273,26 @@ class Stage:
         self.machines.empty_disk(f"broker-{victim}")
         self._full.discard(victim)
         self._begin(victim)
+
+    # An operator
+
+    @contextmanager
+    def _move(self, victim: int, _other: int, fault: Fault) -> Iterator[None]:
+        """A partition leaves a broker, for one or both of the others, and is wanted on all again."""
+        everybody = sorted(self.cluster.brokers)
+        others = [number for number in everybody if number != victim]
+        self._reassign(fault.partition, others[: 1 + round(fault.strength)])
+        yield
+        eventually(lambda: self._reassign(fault.partition, everybody), 60, 0.5)
+
+    def _reassign(self, partition: int, replicas: list[int]) -> bool:
+        """False while etcd or one of the brokers is away, or if the key was changed just then."""
+        words = ["cluster", "reassign", TOPIC, str(partition), ",".join(map(str, replicas))]
+        words += ["--cluster", self.cluster.etcd.endpoint, "--wait", "0"]
+        try:
+            return not subprocess.run([*PENSTOCK, *words], capture_output=True, timeout=20).returncode
+        except subprocess.TimeoutExpired:
+            return False
 
     # The clock
 
