@@ -12,7 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from log_rig import NOW, LogRig, everything, put
+from log_rig import NOW, LogRig, everything, put, take
+from simulation import interpreted
 
 from penstock.log import recovery, store, writebehind
 from penstock.log.partition import CeilingReached, PartitionLog
@@ -556,3 +557,30 @@ async def test_an_idle_store_looks_at_its_memory_as_often_as_its_heart_beats_and
         await asyncio.sleep(0.05)
     assert min(after - before for before, after in pairwise(looks)) < HEARTBEAT / 2
     await rig.store.stop()
+
+
+@interpreted
+async def test_a_log_whose_hole_could_not_be_cut_off_is_out_of_service_r1(
+    rig: LogRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log,) = rig.open(lead=False)
+    for _ in range(3):
+        take(log, 1, 10)
+        log.roll()
+    await rig.store.write_behind.durable()
+    for segment in log.segments[:2]:
+        log.evict(segment)
+    log.segments[1].path.unlink()
+    await rig.crash()
+    with monkeypatch.context() as refused:
+
+        def refuse(_log: PartitionLog, _offset: int) -> None:
+            raise OSError("no space left")
+
+        refused.setattr(PartitionLog, "truncate", refuse)
+        (log,) = rig.open(lead=False)
+        assert "no space left" in (log.damage or ""), "it ends at 30, and 10 to 20 are not there"
+        await rig.crash()
+    (log,) = rig.open(lead=False)
+    assert (log.damage, log.log_end) == (None, 10)
+    await rig.crash()

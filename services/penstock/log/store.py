@@ -22,7 +22,7 @@ from typing import Final
 from penstock.log.compaction import compact, wants_compaction
 from penstock.log.config import Durability, LogConfig
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
-from penstock.log.pool import SegmentPool
+from penstock.log.pool import MemoryExhausted, SegmentPool
 from penstock.log.recovery import Recovered, recover
 from penstock.log.segment import Segment
 from penstock.log.spares import SpareFiles
@@ -270,7 +270,13 @@ class LogStore:
             if not found.is_prefix:
                 has_beginning = record.storage_id != 0 and found.whole_to > found.log_start
                 partition.lost_up_to = max(found.skip_to, found.log_end)
-                gone = partition.give_up_from(found.whole_to) if has_beginning else partition.reset(0)
+                try:
+                    gone = partition.give_up_from(found.whole_to) if has_beginning else partition.reset(0)
+                except (OSError, MemoryExhausted) as error:
+                    # With the hole in it, it must not be asked how far it goes. The next start tries again.
+                    partition.damage = f"a part is missing, and what is behind it could not be cut: {error}"
+                    log.error("%r is offline: %s", partition, partition.damage)
+                    return
                 self._delete_later(gone)
         disk = partition.config.durability is Durability.DISK
         unsynced = disk and partition.durable_end < partition.log_end
