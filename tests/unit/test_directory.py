@@ -12,6 +12,8 @@ from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.etcd import EtcdMetadata
 from penstock.cluster.membership import BrokerInfo, Registration
 from penstock.cluster.metadata import Change, Update, Versioned
+from penstock.cluster.partitions import PartitionKey
+from penstock.cluster.topics import Topic
 from penstock.wire.errors import KafkaError
 
 _TOPIC = Versioned("/topics/t", {"id": "0" * 31 + "1", "configs": {}, "partitions": [[-1, -1, [1], []]]}, 2)
@@ -172,3 +174,26 @@ async def test_a_broker_whose_lease_ran_out_before_it_was_registered_takes_anoth
     async with asyncio.timeout(5):
         await registration._register()
     assert registration._lease == "2"
+
+
+async def test_the_watch_goes_on_though_somebody_could_not_forget_a_topic() -> None:
+    class Fails:
+        def topic_changed(self, topic: Topic) -> None: ...
+
+        def topic_deleted(self, topic: Topic) -> None:
+            raise RuntimeError("its files are busy")
+
+        def partition_changed(self, key: PartitionKey) -> None: ...
+
+        def brokers_changed(self) -> None: ...
+
+    store = _Told()
+    directory = await _placing(store, _TOPIC)
+    directory.listeners.append(Fails())
+    try:
+        for update in (_whole(cluster="ours"), _whole(_TOPIC, cluster="ours")):
+            await store.updates.put(update)
+            await asyncio.wait_for(store.updates.join(), 5)
+        assert "t" in directory.by_name
+    finally:
+        await directory.close()

@@ -16,6 +16,7 @@ from penstock.replication.elections import Cause, Election, Elections
         ("broker 12 stops", Cause.HANDOVER),
         ("broker 1 is its preferred leader", Cause.HOME),
         ("broker 2 lost its lease", Cause.FAILOVER),
+        ("broker 2 does not lead", Cause.FAILOVER),
         ("broker 2 lost its log", Cause.FAILOVER),
         ("broker 2 closed its connection", Cause.FAILOVER),
         ("broker 2 silent for 0.31 s", Cause.FAILOVER),

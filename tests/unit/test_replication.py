@@ -20,7 +20,7 @@ from simulation import SimBroker, SimEnd, World, interpreted, records, simulate
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.catalog import Catalog
 from penstock.cluster import partitions
-from penstock.cluster.metadata import Change, Unavailable
+from penstock.cluster.metadata import Change, Unavailable, Versioned
 from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
@@ -936,17 +936,68 @@ def test_the_log_start_counts_as_taken_only_where_the_watermark_has_reached_it_r
             body = b"".join(bytes(b) for b in draft.finish(number))
             inbound.frame(frames.DATA, memoryview(body)[frames.HEAD.size :])
 
-        send(1000, base, base + 1, run)
+        send(1000, base, base, run)
         answers = [frames.read_acks(memoryview(body)) for kind, body in said if kind == frames.ACK]
         assert its.log_start < 1, "records that it may not show are all that it has deleted"
         assert answers == [(1000, []), (0, [(world.key, attachment.epoch, base + 2)])], "it vouched for it"
-        send(1001, base + 2, base + 2, None)
-        assert its.log_start == 1
+        send(1001, base + 2, base + 1, None)
+        assert (its.high_watermark, its.log_start) == (1, 1), "it may never be told of more"
         assert [kind for kind, _ in said] == [frames.TAKEN]
         inbound.channel = channel
         link.hang_up()
         world.network.stalled.clear()
         await asyncio.gather(*waiting)
+
+    play(scenario)
+
+
+def test_a_member_that_only_a_deposed_leader_talks_to_stands(play: Callable[..., None]) -> None:
+    """Its successor died before it had attached anybody, and the old leader keeps its connections."""
+
+    async def scenario(world: World) -> None:
+        first, second, third = world.brokers.values()
+        await world.until(lambda: first.led(world.key))
+        await world.produce(log_of(first, world))
+        await world.until(lambda: world.state is not None and len(world.state.in_sync) == 3)
+        assert world.state is not None
+        members = tuple(member for member in world.state.in_sync if member.broker != first.number)
+        second.crash()
+        world.keys.put(f"/brokers/{second.number}", None)
+        await world.until(lambda: world.state is not None and len(world.state.in_sync) == 2)
+        deposed = replace(
+            world.state, leader=second.number, epoch=world.state.epoch + 1, in_sync=members, reason="test"
+        )
+        world.keys.put(partitions.path_of(world.key), partitions.encode(deposed))
+        led = await world.until(lambda: third.led(world.key))
+        assert await world.produce(led) is ErrorCode.none
+        await second.start()
+        await asyncio.sleep(1.0)
+        world.check()
+
+    play(scenario, brokers=3)
+
+
+def test_a_hand_over_that_etcd_held_up_leaves_a_later_leadership_alone(play: Callable[..., None]) -> None:
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        await world.produce()
+        assert leader.replicator is not None
+        replica = leader.replicator.replicas[world.key]
+        led = replica.leadership
+        assert led is not None
+        real = leader.metadata.get
+
+        async def get(key: str) -> Versioned | None:
+            leader.metadata.get = real  # type: ignore[method-assign]
+            assert leader.replicator is not None
+            leader.replicator.fenced(world.key, led, led.epoch + 5)  # so it stands again, above that
+            await world.until(lambda: replica.leadership not in (None, led))
+            return await real(key)
+
+        leader.metadata.get = get  # type: ignore[method-assign]
+        assert not await leader.replicator.hand_over(replica, None, "test")
+        assert replica.log.leading
+        assert await world.produce(replica.log) is ErrorCode.none
 
     play(scenario)
 

@@ -7,15 +7,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvloop
 from log_rig import LogRig, put
+from simulation import interpreted
 
 from penstock.cluster.partitions import Member, PartitionState
+from penstock.log.partition import PartitionLog
 from penstock.log.segment import Segment
 from penstock.replication import frames
 from penstock.replication.channel import Channel, TcpNetwork
 from penstock.replication.frames import Draft
-from penstock.replication.leadership import Leadership
+from penstock.replication.leadership import Backup, Leadership, Run, Shipment
 from penstock.replication.link import Link
 
 
@@ -153,6 +156,71 @@ def test_frames_of_every_size_come_whole_and_in_order_over_tcp() -> None:
         stop()
 
     uvloop.run(scenario())
+
+
+async def test_an_answer_to_a_frame_from_before_a_partition_left_and_came_back_counts_for_nothing_r4(
+    tmp_path: Path,
+) -> None:
+    """In one epoch: the log that had those records was deleted meanwhile."""
+    me = Member(1, 11)
+    rig = LogRig(tmp_path)
+    (log,) = rig.open()
+    for _ in range(4):
+        put(log, [b"x"])
+    link = await _linked(_Network(broken=0))
+    await asyncio.sleep(0)
+    lane = link._live
+    led = Leadership(log, PartitionState(1, 5, (1, 2), (me,)), me, 0.0)
+    link.led[led.key] = led
+    before = led.backups[2]
+    before.attach(22, 0, 0, 0.0)
+    shipment = Shipment(before, 4, 100)
+    before.sent_up_to(shipment, 0.0)
+    lane.send(Draft(), [shipment], [], [], 0.0)
+    led.note(PartitionState(1, 5, (1,), (me,)), 0.0)
+    led.note(PartitionState(1, 5, (1, 2), (me,)), 0.0)
+    now = led.backups[2]
+    now.attach(33, 0, 0, 0.0)
+    now.sent = 4
+    answer = b"".join(bytes(each) for each in frames.acks(1, [(led.key, 5, 4)]))
+    link.frame(lane, frames.ACK, memoryview(answer)[frames.HEAD.size :])
+    assert now.acked == 0
+    await link.close()
+    await rig.crash()
+    rig.close()
+
+
+@interpreted
+async def test_one_partition_that_can_not_be_sent_holds_up_no_other_r10(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, real = Member(1, 11), Backup.take
+
+    def take(self: Backup, log: PartitionLog, limit: int) -> Run | None:
+        if log.partition == 0:
+            raise ValueError("its index makes no sense")
+        return real(self, log, limit)
+
+    monkeypatch.setattr(Backup, "take", take)
+    rig = LogRig(tmp_path)
+    link = await _linked(_Network(broken=0))
+    await asyncio.sleep(0)
+    backups = []
+    for log in rig.open(partitions=2):
+        led = Leadership(log, PartitionState(1, 5, (1, 2), (me,)), me, 0.0)
+        link.led[led.key] = led
+        backup = led.backups[2]
+        backup.attach(22, 0, 0, 0.0)
+        backup.streaming, backup.sender = True, link
+        put(log, [b"x"])
+        link.note(backup)
+        backups.append(backup)
+    await asyncio.sleep(0.01)
+    assert [backup.sent for backup in backups] == [0, 1]
+    assert not any(backup.noted for backup in backups)
+    await link.close()
+    await rig.crash()
+    rig.close()
 
 
 async def test_what_was_read_from_disk_before_another_handshake_is_not_sent(tmp_path: Path) -> None:

@@ -255,7 +255,10 @@ class ClusterDirectory(TopicRegistry):
             if self.foreign:
                 continue
             if update.whole:
-                self._forget_all_but({entry.key for entry in update.entries})
+                try:
+                    self._forget_all_but({entry.key for entry in update.entries})
+                except Exception:  # the watch has to go on
+                    log.exception("what etcd has no more could not be forgotten")
             for entry in sorted(update.entries, key=_order) if update.whole else update.entries:
                 try:
                     self.apply(entry)

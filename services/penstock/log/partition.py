@@ -407,6 +407,18 @@ class PartitionLog:
             if self._waiters or self._awaiting:
                 self.wake()
 
+    def commit_within(self, offset: int) -> None:
+        """Up to `offset`, a batch's end, though it lies inside a run that came whole, or a segment that was
+        found at a restart: `commit` goes by those."""
+        if not self._pending or not self.high_watermark < offset < self._pending[0].end:
+            return
+        segment = self._pending[0].segment
+        if segment.is_hot:
+            segment.committed = segment.position_of(offset)
+            self.high_watermark = offset
+            self._words[_COMMIT] = offset
+            self.wake()
+
     def skip_to(self, offset: int) -> None:
         """Leave out offsets up to `offset`, with an empty batch over the gap that readers step across."""
         while self.log_end < offset:

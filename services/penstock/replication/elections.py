@@ -35,7 +35,7 @@ _WORDS: Final = {
     Cause.HANDOVER: r"stops$",
     Cause.HOME: r"preferred leader$",
     Cause.UNCLEAN: r"^an operator gave up",
-    Cause.FAILOVER: r"no leader|lost its (lease|log)$|closed its connection$|silent for",
+    Cause.FAILOVER: r"no leader|lost its (lease|log)$|closed its connection$|silent for|does not lead$",
 }
 
 

@@ -242,6 +242,8 @@ class Inbound:
                 self._replicator.store.write_behind.save_state(partition)
         if section.high_watermark > partition.high_watermark:
             partition.commit(section.high_watermark)
+            if section.log_start > partition.high_watermark:
+                partition.commit_within(section.high_watermark)  # else it could never follow that log start
         if section.log_start > partition.log_start:
             self._replicator.store.follow_log_start(partition, section.log_start)
         return True
@@ -269,6 +271,16 @@ class Inbound:
                 attachment.parked = parked[at:]
                 break
         self.acknowledge(replica, attachment)
+
+    def leave(self, replica: Replica, attachment: Attachment) -> None:
+        """The log may be deleted: what was acknowledged of it must not make it a member any more."""
+        entry = {
+            "topic": replica.key[0].hex(),
+            "partition": replica.key[1],
+            "epoch": attachment.epoch,
+            "promised": -1,
+        }
+        self.channel.send(frames.message(Kind.REFUSED, [entry]))
 
     def acknowledge(self, replica: Replica, attachment: Attachment) -> None:
         """Say again how far we are: the disk, or memory, has come along."""

@@ -47,6 +47,11 @@ class Shipment:
         self.end = end
         self.size = size
 
+    @property
+    def is_old(self) -> bool:
+        """Sent before another handshake was begun, or to a backup that is none any more."""
+        return not self.backup.attached or self.handshake != self.backup.handshake
+
 
 class Sender:
     """Who brings a backup what was appended."""

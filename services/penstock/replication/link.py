@@ -152,6 +152,8 @@ class Link(Sender):
         """With something to send; each is `noted` while it is in there."""
         self._flush_soon = False
         self._attach_soon: dict[PartitionKey, None] = {}
+        self._handshakes = 0
+        """Counted here: a partition that left this broker and came back in one epoch has another `Backup`."""
         self._behind: deque[PartitionKey] = deque()
         self._bulk_moved = asyncio.Event()
         self._tasks = [
@@ -220,7 +222,13 @@ class Link(Sender):
             leadership = backup.leadership
             key, partition = leadership.key, leadership.log
             room = backup.room
-            run = backup.take(partition, min(RUN, room)) if room > 0 else None
+            try:
+                run = backup.take(partition, min(RUN, room)) if room > 0 else None
+            except Exception:  # this partition's trouble, and no other's (rule R10)
+                log.exception("%r can't be sent to broker %d", partition, self.broker)
+                backup.detach()
+                self._attach_later(key)
+                continue
             if run is not None and run.view is None:
                 self._fall_behind(key, backup)
                 continue
@@ -343,17 +351,17 @@ class Link(Sender):
         self.heard_at = now = self.now()
         if kind == frames.TAKEN:
             for shipment in lane.answered(frames.read_taken(body)):
-                if shipment.backup.handshake == shipment.handshake:
+                if not shipment.is_old:
                     self._acknowledged(shipment.backup, shipment.end, now)
             self._go_on()
         elif kind == frames.ACK:
             number, acknowledged = frames.read_acks(body)
-            if number:
-                lane.answered(number, {key for key, _, _ in acknowledged})
+            shipments = lane.answered(number, {key for key, _, _ in acknowledged}) if number else []
+            old = {each.backup.leadership.key for each in shipments if each.is_old}
             for key, epoch, end in acknowledged:
                 led = self.led.get(key)
-                if led is None or led.epoch != epoch:
-                    continue  # of another epoch: its log may have been another (rule R4)
+                if led is None or led.epoch != epoch or key in old:
+                    continue  # of another epoch or handshake: its log may have been another (rule R4)
                 found = led.backups.get(self.broker)
                 if found is not None:
                     self._acknowledged(found, end, now)
@@ -375,7 +383,7 @@ class Link(Sender):
         """Nothing counts of one that is detached: by another handshake, or since we lead it no more."""
         leadership = backup.leadership
         partition = leadership.log
-        if not backup.attached or end > partition.log_end:
+        if not backup.attached or end > backup.sent:
             return
         backup.acknowledge(end, now)
         leadership.advance()
@@ -417,7 +425,8 @@ class Link(Sender):
             if leadership is not None and self.broker in leadership.backups:
                 backup = leadership.backups[self.broker]
                 backup.detach()
-                backup.handshake += 1
+                self._handshakes += 1
+                backup.handshake = self._handshakes
                 backup.tried_at = self.replicator.now()
                 wanted.append(
                     {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cluster.partitions import Member, PartitionKey
+from penstock.cluster.partitions import Member, PartitionKey, PartitionState
 from penstock.log.partition import PartitionLog
 from penstock.replication.following import Attachment
 from penstock.replication.leadership import Leadership
@@ -38,10 +38,14 @@ class Replica:
         """When we last dropped a backup, in this epoch or one before (rule R10)."""
         self.idle_since = now
         """Since when it neither leads nor has a leader."""
-
         self.knows_epoch = -1
         self.knows_epoch_since = now
         """When we heard who leads now."""
+
+    def follows(self, state: PartitionState | None) -> bool:
+        """Whether a leader of that epoch, or of a later one, has attached us: a deposed one's attention says
+        nothing about whoever leads now."""
+        return self.attachment is not None and (state is None or self.attachment.epoch >= state.epoch)
 
     @property
     def member(self) -> Member:

@@ -229,11 +229,10 @@ class Replicator:
 
     def _reopen(self, now: float) -> None:
         for topic_id in [topic_id for topic_id, due in self._unopened.items() if now >= due]:
+            del self._unopened[topic_id]  # if it fails again it is put back
             topic = self.directory.by_id.get(topic_id)
             if topic is not None:
                 self.topic_changed(topic)
-            else:
-                del self._unopened[topic_id]
 
     def topic_deleted(self, topic: Topic) -> None:
         for key in [key for key in self.replicas if key[0] == topic.topic_id.bytes]:
@@ -263,7 +262,9 @@ class Replicator:
         """Nobody can attach it any more; its files are still there."""
         replica = self.replicas.pop(key)
         self._end(replica)
-        replica.attachment = None
+        if replica.attachment is not None:
+            replica.attachment.inbound.leave(replica, replica.attachment)
+            replica.attachment = None
         self._closing.add(key)
         return replica
 
@@ -352,19 +353,17 @@ class Replicator:
                 self._spawn(self._stand(replica, state.reason))
             elif state.has(*member):
                 self._spawn(self._stand(replica, "no leader"))
-        elif replica.attachment is None and state.has(*member):
+        elif not replica.follows(state) and state.has(*member):
             reason = self._why_leave(replica, state)
             if reason is not None:
                 self._spawn(self._stand(replica, reason, without=state.leader))
 
     def _why_leave(self, replica: Replica, state: PartitionState) -> str | None:
         """Why a member without a leader's attention should not wait for it any longer."""
-        patience, now = self._patience, self.now()
+        alone = self.now() - max(replica.idle_since, replica.knows_epoch_since)
         if state.leader not in self.directory.brokers:
-            alone = now - replica.idle_since > patience.vacancy
-            return f"broker {state.leader} lost its lease" if alone else None
-        alone = now - max(replica.idle_since, replica.knows_epoch_since) > patience.neglect
-        return f"broker {state.leader} does not lead" if alone else None
+            return f"broker {state.leader} lost its lease" if alone > self._patience.vacancy else None
+        return f"broker {state.leader} does not lead" if alone > self._patience.neglect else None
 
     def _lead(self, replica: Replica, state: PartitionState) -> None:
         partition = replica.log
@@ -438,7 +437,7 @@ class Replicator:
             return
         # No promise while etcd is away: it could not be kept to anybody's use, and the leader may be back.
         state = await self._fresh(replica)
-        if replica.leadership is not None or replica.attachment is not None or self._stopping:
+        if replica.leadership is not None or replica.follows(state) or self._stopping:
             return
         expected = (without,) if without != NOBODY else (NOBODY, self.broker_id)
         if (state is not None or without != NOBODY) and (state is None or state.leader not in expected):
@@ -460,7 +459,9 @@ class Replicator:
         """The key as it is now; waits for etcd."""
         replica.swapping = True
         try:
-            while self.replicas.get(replica.key) is replica and replica.attachment is None:
+            while self.replicas.get(replica.key) is replica and not replica.follows(
+                self.directory.state_of(replica.key)
+            ):
                 try:
                     found = await self._metadata.get(partitions.path_of(replica.key))
                     if found is not None:
@@ -574,6 +575,9 @@ class Replicator:
         except Unavailable:
             led.handing_over = False
             self._drop_lost(replica, led)
+            return False
+        if replica.leadership is not led:  # deposed, or it stood again, while etcd was asked
+            led.handing_over = False
             return False
         replica.log.leading = False
         try:
