@@ -1,8 +1,9 @@
 """The leader's side of a pair of brokers: one connection for all partitions, and a second to catch up.
 
 Whatever was appended while frames were on their way goes out as the next one; at most `FRAMES` are, one
-while it is short, besides heartbeats, and within them at most a window per partition (rule R10). Memory that is being sent is held until the
-frame is acknowledged. A link dials until it is closed; what it hears it gives to the replicator.
+while it is short, besides heartbeats, and within them at most a window per partition (rule R10). Memory
+that is being sent is held until the frame is acknowledged. A link dials until it is closed; what it hears
+it gives to the replicator.
 """
 
 from __future__ import annotations
