@@ -115,6 +115,7 @@ def test_a_topic_grows_and_the_cluster_shows_itself(tmp_path: Path) -> None:
         write(cluster.bootstrap, "t", ["x"], partition=3)
 
         penstock("topic", "create", "placed", "-p", "3", "--on", "2,1", "-b", cluster.bootstrap)
+        cluster.in_sync("placed", 2)  # until then a broker is not ready, and status says so by its exit code
         view = json.loads(penstock("status", "--http", cluster.brokers[1].http, "--json"))["cluster"]
         placed = [each for each in view["partitions"] if each["topic"] == "placed"]
         assert [(each["leader"], each["replicas"]) for each in placed] == [(2, [2, 1])] * 3
