@@ -34,4 +34,4 @@ def test_every_consumer_of_a_figure_reads_while_producers_write(tmp_path: Path) 
         assert sample["producers_records_per_second"] > 0
         assert 0 < sample["consumed"] <= sample["produced"]
     assert samples["push"]["pushed_share"] == 1
-    assert samples["pull"]["pushed_share"] == 0
+    assert samples["pull"]["pushed"] == 0

@@ -269,8 +269,9 @@ class Colocation(Experiment):
             figures["consumers_records_per_second"] = median_per_second(tallies, start, end)
             figures["consumed"] = sum(tally.at(end) for tally in tallies)
         if self._spark is not None and way.consumer in SPARK:
-            if way.consumer == "push":
-                figures["pushed_share"] = self._spark.pushed()
+            figures["pushed"] = self._spark.pushed()
+            if way.consumer == "push":  # of the others it is 0, which nothing can be divided by
+                figures["pushed_share"] = figures["pushed"]
             figures["alone_records_per_second"] = self._rates[contender, reading.query]
         return figures
 
