@@ -30,16 +30,13 @@ def drained(
     """Take every replica off `broker`: to another rack than the rest's if there is one, there to whoever has
     least; if all have one, just fewer."""
     holds = Counter(each for state in states.values() for each in state.replicas)
+    others = {each: rack for each, rack in racks.items() if each != broker}
     plan: Plan = {}
     for key, state in sorted(states.items()):
         if broker not in state.brokers:
             continue
         kept = [each for each in state.replicas if each != broker]
-        free = [each for each in racks if each != broker and each not in kept]
-        if free and broker in state.replicas:  # else it is on its way already
-            chosen = min(free, key=lambda each: (shares_rack(racks, each, kept), holds[each], each))
-            holds[chosen] += 1
-            kept.append(chosen)
+        _fill_up(kept, len(state.replicas), others, holds)  # one, if it is not on its way already
         if not kept:
             raise ValueError(f"partition {key[1]} of {key[0].hex()} has nowhere to go")
         plan[key] = replace(state, replicas=tuple(kept), reason=f"broker {broker} is drained")
