@@ -10,8 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
-from harness import PENSTOCK
+from harness import PENSTOCK, BrokerProcess
+from penstock.bench.puller import Puller
 
 
 def bench(
@@ -208,3 +211,20 @@ def test_an_interrupt_leaves_no_process_and_keeps_the_result(tmp_path: Path, num
             assert str(shared) not in entry.read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
+
+
+def test_a_native_reader_that_fell_behind_retention_goes_on_with_what_is_left(broker: BrokerProcess) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.create_topics([NewTopic("behind", 1, 1)])["behind"].result(10)
+    producer = Producer({"bootstrap.servers": broker.address})
+    for number in range(10):
+        producer.produce("behind", str(number), partition=0)
+        producer.flush(10)  # a batch each
+    place = TopicPartition("behind", 0, 6)
+    admin.delete_records([place])[place].result(10)
+    puller = Puller(broker.address, "behind", {0: 2}, again=False)
+    try:
+        pulled = [puller.pull().records for _ in range(2)]
+        assert pulled == [0, 4], "it was told where the log begins, and read from there"
+    finally:
+        puller.close()

@@ -114,15 +114,17 @@ class Puller:
         count = _INT.unpack_from(buffer, at)[0]
         at += 4
         for _ in range(count):
-            partition, error, high_watermark, _, _ = _ANSWER.unpack_from(buffer, at)
-            if error:
+            partition, error, high_watermark, _, log_start = _ANSWER.unpack_from(buffer, at)
+            before = half.offsets[partition]
+            if error == ErrorCode.offset_out_of_range and before < log_start:
+                before = log_start  # retention was faster: what is gone is skipped, and not counted
+            elif error:
                 raise PullFailed(f"partition {partition}: {ErrorCode(error).name}")
             at += _ANSWER.size
             aborted = _INT.unpack_from(buffer, at)[0]
             at += 4 + 16 * max(aborted, 0) + 4
             length = _INT.unpack_from(buffer, at)[0]
             at += 4
-            before = half.offsets[partition]
             after = self._walk(at, at + length, before)
             records += after - before
             size += length

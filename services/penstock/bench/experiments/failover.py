@@ -80,7 +80,7 @@ class Subject(Experiment):
         Goal("producer_pause_seconds", "stop", 1.0),
         Goal("reader_pause_seconds", "kill", 1.0),
     )
-    repeat = 7
+    repeat = 5
     quick_repeat = 3
 
     def __init__(self, rig: Rig, options: Options) -> None:

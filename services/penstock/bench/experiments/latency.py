@@ -115,7 +115,7 @@ class Subject(Experiment):
         Goal("latency_ms_p99", "push", 20.0, within=_STEADY | {"query": "stateful"}),
         Goal("latency_ms_p99", "push", 50.0, within=_CHANGING | {"query": "stateless"}),
     )
-    seconds = 8.0
+    seconds = 6.0
     repeat = 1
     quick_seconds = 5.0
     quick_repeat = 1

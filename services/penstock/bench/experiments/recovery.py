@@ -72,7 +72,7 @@ class Subject(Experiment):
         Goal("first_produce_seconds", "penstock", 1.0),
         Goal("first_fetch_seconds", "penstock", 1.0),
     )
-    repeat = 5
+    repeat = 3
     quick_repeat = 3
 
     def __init__(self, rig: Rig, options: Options) -> None:
