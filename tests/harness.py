@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import random
 import re
 import shutil
 import signal
@@ -32,11 +34,35 @@ def promised(kept: bool, otherwise: object) -> None:
         raise Violation(otherwise)
 
 
+_unused: Iterator[int] = iter(range(random.SystemRandom().randrange(10_000, 25_000), 30_000))
+"""Below those that the kernel gives to connections: until it is used, nobody's connection can get one."""
+_claims = (Path(tempfile.gettempdir()) / f"penstock-test-ports-{os.getuid()}").open("ab")
+"""A byte for each port, locked by the test process that has it."""
+
+
 def free_port() -> int:
+    """No other call gets the same, nor does another test process while this one lives."""
+    return free_ports(1)
+
+
+def free_ports(count: int) -> int:
+    """The first of so many in a row."""
+    run = 0
+    for port in _unused:
+        run = run + 1 if _claim(port) else 0
+        if run == count:
+            return port - count + 1
+    raise RuntimeError("no port is free")
+
+
+def _claim(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            fcntl.lockf(_claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 class BrokerProcess:
