@@ -23,6 +23,7 @@ MODULES: Final = (
     "penstock.wire.varint",
     "penstock.wire.head",
     "penstock.wire.batch",
+    "penstock.wire.records",
     "penstock.wire.produce",
     "penstock.wire.wakeup",
     "penstock.shm.memory",
