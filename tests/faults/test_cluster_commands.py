@@ -22,7 +22,7 @@ from confluent_kafka.admin import NewPartitions, NewTopic
 
 from cluster import QUIET, Cluster, read_all
 from etcd import EtcdProcess, needs_etcd
-from harness import PENSTOCK, eventually, free_port, promised
+from harness import PENSTOCK, eventually, free_port, free_ports, promised
 from rawclient import RawClient
 
 pytestmark = needs_etcd
@@ -164,6 +164,49 @@ def test_a_partition_is_reassigned_to_other_brokers_with_all_its_records(tmp_pat
         has(cluster.bootstrap, "t", [*written, "more"])
 
 
+def test_a_replica_that_was_moved_away_while_its_broker_was_down_is_deleted_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with Cluster(tmp_path, 3).start() as cluster:
+        on = ("--cluster", cluster.etcd.endpoint)
+        admin = cluster.admin()
+        written = [[f"{partition}-{number}" for number in range(100)] for partition in (0, 1)]
+        for topic in ("t", "deleted"):
+            penstock("topic", "create", topic, "-p", "2", "--on", "1,3", "-b", cluster.bootstrap)
+            cluster.in_sync(topic, 2)
+            for partition, values in enumerate(written):
+                write(cluster.bootstrap, topic, values, partition)
+        back = cluster.brokers[3]
+
+        def directories(topic: str) -> list[list[Path]]:
+            """On disk and in memory, of each partition."""
+            (disk,) = (back.data_dir / "topics").glob(f"{topic}.*")
+            memory = back.shm_dir / "3" / disk.name.rpartition(".")[2]
+            return [[disk / str(partition), memory / str(partition)] for partition in (0, 1)]
+
+        (moved, stays), (one, two) = directories("t"), directories("deleted")
+        deleted = [*one, *two]
+        assert back.stop() == 0
+        assert "done" in penstock("cluster", "reassign", "t", "0", "1,2", *on)
+        admin.delete_topics(["deleted"])["deleted"].result(30)
+        assert all(each.exists() for each in (*moved, *stays, *deleted))
+
+        back.start()
+        eventually(lambda: not any(each.exists() for each in moved), 30)
+        cluster.in_sync("t", 2)
+        assert all(any(each.iterdir()) for each in (*stays, *deleted))
+        assert "t-0 was moved away while this broker was down" in back.log_text()
+        eventually(lambda: "the topics of 2 partitions that take" in back.log_text(), 10)
+        has(cluster.bootstrap, "t", [*written[0], *written[1]], 2)
+
+        assert "done" in penstock("cluster", "reassign", "t", "0", "3,2", *on)
+        assert all(each.exists() for each in moved)
+        cluster.brokers[1].kill()
+        cluster.brokers[2].kill()  # it alone has everything
+        cluster.in_sync("t", 1)
+        has(cluster.bootstrap, "t", [*written[0], *written[1]], 2)
+
+
 def test_a_drained_broker_gets_nothing_until_it_is_back_and_then_what_is_lacking(tmp_path: Path) -> None:
     with Cluster(tmp_path, 3).start() as cluster:
         cluster.create("t", 3, 3)
@@ -254,7 +297,7 @@ def _coordinators(address: str) -> list[int]:
 def node(
     directory: Path, brokers: int, *options: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, list[int]]]:
-    ports = _ports(brokers)
+    ports = [free_ports(brokers + 1) for _ in range(3)]
     log = directory / "node.log"
     with EtcdProcess(directory / "etcd").start() as etcd, log.open("wb") as out:
         process = subprocess.Popen(
@@ -279,24 +322,6 @@ def node(
             process.kill()
             process.wait(10)
             subprocess.run(["rm", "-rf", f"/dev/shm/penstock-test-node-{os.getpid()}"], check=False)
-
-
-def _ports(count: int) -> list[int]:
-    """Three runs of free ports, far enough from each other."""
-    while True:
-        first = [free_port() for _ in range(3)]
-        apart = all(abs(a - b) > count + 1 for a in first for b in first if a != b)
-        if apart and all(_is_free(port + more) for port in first for more in range(1, count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-        return True
 
 
 def get(url: str) -> Any:
@@ -364,13 +389,11 @@ def _is_running(pid: int) -> bool:
 
 def test_a_broker_that_keeps_dying_is_started_ever_later(tmp_path: Path) -> None:
     """Its port is taken: it can't get up, and the node says so and stays."""
-    import socket
-
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     taken.listen()
     port = taken.getsockname()[1]
-    http = free_port()
+    http = free_ports(2)  # its own, and that of its broker
     with EtcdProcess(tmp_path / "etcd").start() as etcd:
         process = subprocess.Popen(
             [

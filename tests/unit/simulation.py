@@ -365,7 +365,8 @@ class SimBroker:
         self.replicator: Replicator | None = None
         self._tasks: list[asyncio.Task[Any]] = []
 
-    async def start(self) -> None:
+    async def start(self, prepare: Callable[[LogStore], object] = lambda _: None) -> None:
+        """`prepare` gets its logs before anything is done with them."""
         world = self.world
         loop = asyncio.get_running_loop()
         (self.root / "disk").mkdir(parents=True, exist_ok=True)
@@ -381,6 +382,7 @@ class SimBroker:
         self.disk = _SlowDisk(world.chance)
         store.write_behind._thread = self.disk  # type: ignore[assignment]
         store.write_behind.start()
+        prepare(store)
         directory = ClusterDirectory(self.metadata, self.number, {})
         directory.cluster_id = "sim"
         self._tasks = [asyncio.create_task(directory._follow())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import asdict
 from typing import cast
 
 import pytest
@@ -197,3 +198,13 @@ async def test_the_watch_goes_on_though_somebody_could_not_forget_a_topic() -> N
         assert "t" in directory.by_name
     finally:
         await directory.close()
+
+
+async def test_a_broker_is_registered_since_its_process_last_said_so_and_while_it_is_there() -> None:
+    directory = ClusterDirectory(_Told(), 1, {})
+    value = asdict(BrokerInfo(2, "h", 1, "h", 2, None, 1))
+    for revision in (3, 7):
+        directory.apply(Versioned("/brokers/2", value, revision))
+        assert directory.registered == {2: revision}
+    directory.apply(Versioned("/brokers/2", None, 8))
+    assert directory.registered == {}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from log_rig import LogRig, everything, put, take
@@ -19,6 +20,8 @@ from simulation import SimBroker, SimEnd, World, interpreted, records, simulate
 
 from penstock.broker.admin import AdminHandlers
 from penstock.broker.catalog import Catalog
+from penstock.broker.metrics.replication import replication
+from penstock.broker.server import Broker
 from penstock.cluster import partitions
 from penstock.cluster.metadata import Change, Unavailable, Versioned
 from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
@@ -581,6 +584,43 @@ async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
     log.commit(30)
     expected = [record.value for record in everything(log)]
     await rig.store.stop()
+    rig.lose_memory()
+    (again,) = rig.open({"segment.bytes": "4096"})
+    assert [record.value for record in everything(again)] == expected
+    await rig.crash()
+    rig.close()
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_cut_without_a_segment_to_go_on_in_is_the_same_from_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open({"segment.bytes": "4096"})
+    log.replicated = True
+    for number in range(60):
+        put(log, [b"%03d" % number * 60], producer=(9, 0, number))
+    await rig.store.write_behind.durable()
+    kept, rename = 0 if anew else 25, os.rename
+
+    def fails(source: Path, target: Path) -> None:
+        if target.parent == log.memory_directory:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    (rig.store.reset if anew else rig.store.truncate)(log, kept)
+    monkeypatch.undo()
+    assert log.log_end == kept
+    for number in range(kept, 30):
+        assert put(log, [b"new-%d" % number], producer=(9, 0, number)).duplicate is False
+    log.commit(30)
+    expected = [record.value for record in everything(log)]
+    assert len(expected) == 30
+    await rig.store.stop()
+    assert sum(path.stat().st_size for path in log.disk_directory.glob("*.log")) == sum(
+        segment.size for segment in log.segments
+    )
     rig.lose_memory()
     (again,) = rig.open({"segment.bytes": "4096"})
     assert [record.value for record in everything(again)] == expected
@@ -1494,6 +1534,22 @@ def test_a_replica_is_moved_away_only_when_the_new_one_has_all(wanted: tuple[int
     moving(scenario, brokers=3, replicas=2, configs={"min.insync.replicas": "2"})
 
 
+def test_a_replica_that_was_moved_away_did_not_fall_behind(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        first = world.brokers[1]
+        assert first.replicator is not None
+        replica = first.replicator.replicas[world.key]
+        before = replica.shrunk_at
+        world.move(1, 3)
+        await moved(world, 1, 3)
+        assert world.state is not None
+        assert world.state.reason == "moved away from broker 2"
+        assert "dropping" not in caplog.text
+        assert replica.shrunk_at == before, "the next one that joins would have to wait"
+
+    moving(scenario, brokers=3, replicas=2)
+
+
 def test_a_replica_stays_when_the_new_one_is_listed_and_not_seen_by_the_leader() -> None:
     """The new one died, and its leader, too, before that was noticed."""
 
@@ -1510,7 +1566,8 @@ def test_a_replica_stays_when_the_new_one_is_listed_and_not_seen_by_the_leader()
         led = first.replicator.replicas[world.key].leadership
         assert led is not None
         assert {member.broker for member in led.known} == {1, 2, 3}
-        assert not led.missing(first.replicator.now(), frozenset(), 2.0), "dropped for one that is dead"
+        assert not led.missing(first.replicator.now(), frozenset(), 2.0)
+        assert not led.moved_away(), "dropped for one that is dead"
         await world.until(lambda: in_sync(world) == {1, 2})
         second.metadata.away = False
         await third.start()
@@ -1554,6 +1611,25 @@ def test_the_last_member_leads_again_after_a_restart_though_it_is_moved_away() -
         assert len(world.acknowledged) == 52
 
     moving(scenario, brokers=3, replicas=2)
+
+
+def test_a_leader_that_it_is_moved_away_from_gives_way_though_the_first_of_the_list_is_dead() -> None:
+    async def scenario(world: World) -> None:
+        _, second, third = world.brokers.values()
+        second.crash()
+        world.keys.put("/brokers/2", None)
+        world.move(2, 3)
+        await world.until(lambda: third.led(world.key), 10)
+        assert world.state is not None
+        assert world.state.reason == "broker 3 stands in for its preferred leader"
+        assert in_sync(world) == {1, 3}, "not moved yet: it would have one copy less"
+        await asyncio.sleep(5)
+        assert third.led(world.key), "nor does it go back"
+        await second.start()
+        await moved(world, 2, 3)
+        await world.until(lambda: second.led(world.key))
+
+    moving(scenario, brokers=3, replicas=1)
 
 
 def test_a_leader_that_stops_hands_over_to_a_member_that_it_is_moved_away_from() -> None:
@@ -1643,6 +1719,59 @@ def test_what_a_replica_had_that_was_moved_away_counts_only_after_another_handsh
     moving(scenario, brokers=2, replicas=2)
 
 
+def test_a_broker_that_left_and_has_nothing_of_ours_is_not_dialled_until_it_is_back() -> None:
+    async def scenario(world: World) -> None:
+        first, second, _ = world.brokers.values()
+        assert first.replicator is not None
+        real, dialled = first.replicator.network.dial, list[int]()
+
+        async def dial(address: tuple[str, int], handler: Any) -> Any:
+            dialled.append(address[1])
+            return await real(address, handler)
+
+        first.replicator.network.dial = dial  # type: ignore[method-assign]
+        second.crash()
+        world.keys.put("/brokers/2", None)
+        await asyncio.sleep(2)
+        assert 2 in dialled, "it has a replica of what we lead"
+        world.move(1, 3)
+        await world.until(lambda: in_sync(world) == {1, 3} and 2 in first.directory.left)
+        await asyncio.sleep(1)
+        dialled.clear()
+        await asyncio.sleep(5)
+        assert 2 not in dialled, "decommissioned"
+        await second.start()
+        await world.until(lambda: first.replicator and first.replicator.links[2].is_up, 1)
+        world.move(1, 2)
+        await moved(world, 1, 2)
+
+    moving(scenario, brokers=3, replicas=2)
+
+
+def test_a_partition_on_fewer_brokers_than_its_topic_wants_counts_as_under_replicated() -> None:
+    async def scenario(world: World) -> None:
+        first = world.brokers[1]
+        node: Any = SimpleNamespace(
+            replicator=first.replicator, directory=first.directory, metadata=SimpleNamespace(reachable=True)
+        )
+
+        def lacking() -> float:
+            families = {
+                each.name: each for each in replication(cast("Broker", SimpleNamespace(cluster=node)))
+            }
+            return families["penstock_under_replicated_partitions"].samples[0].value
+
+        assert lacking() == 0
+        world.keys.put("/topics/t", world.keys.values["/topics/t"].value | {"replication": 3})
+        await world.until(lambda: first.directory.by_name["t"].replication == 3)
+        assert lacking() == 1, "a drain left it on two: all of them are in sync"
+        world.move(1, 2, 3)
+        await moved(world, 1, 2, 3)
+        await world.until(lambda: lacking() == 0)
+
+    moving(scenario, brokers=3, replicas=2)
+
+
 # A broker's own troubles
 
 
@@ -1695,6 +1824,47 @@ def test_a_broker_that_has_stopped_takes_nothing_more_from_a_leader(play: Callab
         assert log.log_end == end_then, "after its end was saved"
 
     play(scenario)
+
+
+def test_a_broker_that_has_stopped_deletes_nothing_that_is_moved_away() -> None:
+    """Its watch still runs, and its logs are being closed."""
+
+    async def scenario(world: World) -> None:
+        second = world.brokers[2]
+        log, replicator = log_of(second, world), second.replicator
+        assert replicator is not None
+        await replicator.stop()
+        world.move(1)
+        await world.until(lambda: second.directory.states[world.key].brokers == (1,))
+        await asyncio.sleep(1)
+        assert log.disk_directory.exists()
+        assert second.log(world.key) is log
+
+    moving(scenario, brokers=2, replicas=2)
+
+
+def test_a_hand_over_that_etcd_holds_up_for_too_long_ends_when_the_broker_stops() -> None:
+    async def scenario(world: World) -> None:
+        first = world.brokers[1]
+        replicator, real = first.replicator, first.metadata.swap
+        assert replicator is not None
+        log, asked = log_of(first, world), 0
+
+        async def swap(changes: Sequence[Change]) -> bool:
+            nonlocal asked
+            asked += 1
+            raise Unavailable("away")
+
+        first.metadata.swap = swap  # type: ignore[method-assign]
+        await replicator.leave(0.5)
+        await replicator.stop()
+        assert asked
+        first.metadata.swap = real  # type: ignore[method-assign]
+        swaps, term = first.metadata.swaps, log.term
+        await asyncio.sleep(3)
+        assert (first.metadata.swaps, log.term) == (swaps, term), "its log may be closed by now"
+
+    moving(scenario, brokers=2, replicas=2)
 
 
 @interpreted

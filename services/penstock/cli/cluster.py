@@ -227,11 +227,15 @@ async def _drain(broker: int, cluster: str, prefix: str, wait: float) -> None:
         holds = any(broker in state.replicas for state in directory.states.values())
         if not holds and broker not in directory.brokers:
             raise CommandFailed(f"there is no broker {broker}, and no replica on it")
+        # The mark first: else a new topic could go there meanwhile. One that just did is planned for, too.
+        marked = await directory.mark_drained(broker, True)
+        await asyncio.gather(*(directory.led(name) for name in directory.by_name))
         try:
             plan = drained(directory.states, directory.racks(), broker)
         except ValueError as error:
+            if marked:
+                await directory.mark_drained(broker, False)
             raise CommandFailed(str(error)) from None
-        await directory.mark_drained(broker, True)
         wanted = directory.wanted()
         fewer = sum(len(state.replicas) < wanted.get(key, 0) for key, state in plan.items())
         if fewer:

@@ -47,6 +47,8 @@ class ClusterDirectory(TopicRegistry):
         self.states: dict[PartitionKey, PartitionState] = {}
         self.brokers: dict[int, BrokerInfo] = {}
         """Those with a living lease."""
+        self.registered: dict[int, int] = {}
+        """At which revision each of them did that: a process that began since may have lost its logs."""
         self.addresses: dict[int, BrokerInfo] = {}
         """Everybody ever seen: a leader that lost its lease may still be served by."""
         self.left: dict[int, float] = {}
@@ -156,15 +158,18 @@ class ClusterDirectory(TopicRegistry):
         await self._save(replace(self.get(name), replication=replication))
 
     async def mark_drained(self, broker: int, drained: bool) -> bool:
-        """False if it was so already."""
+        """False if it was so already. Then, or soon, the watch has told of it, and so of all that was placed
+        before."""
         key = f"{_DRAINED}{broker}"
-        while True:
+        changed = False
+        while not changed:
             found = await self._store.get(key)
             if (found is not None) == drained:
-                return False
+                break
             change = Change(key, {} if drained else None, found.revision if found else 0)
-            if await self._store.swap([change]):
-                return True
+            changed = await self._store.swap([change])
+        await self._until(lambda: (broker in self.drained) == drained, _PATIENCE)
+        return changed
 
     async def configure(self, name: str, configs: Mapping[str, str], *, validate_only: bool = False) -> Topic:
         changed = self._configured(self.get(name), configs)
@@ -340,10 +345,12 @@ class ClusterDirectory(TopicRegistry):
     def _apply_broker(self, entry: Versioned) -> None:
         broker_id = int(entry.key.removeprefix(membership.PREFIX))
         if entry.value is None:
+            self.registered.pop(broker_id, None)
             if self.brokers.pop(broker_id, None) is not None:
                 self.left[broker_id] = asyncio.get_running_loop().time()
         else:
             self.left.pop(broker_id, None)
+            self.registered[broker_id] = entry.revision
             self.brokers[broker_id] = self.addresses[broker_id] = BrokerInfo.decode(entry.value)
         for listener in self.listeners:
             listener.brokers_changed()

@@ -8,7 +8,7 @@ has the argument. No key: nobody has led yet, so nobody has acknowledged anythin
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -171,3 +171,21 @@ def with_members(state: PartitionState, members: Iterable[Member], reason: str) 
     ordered = [member for member in state.in_sync if member in kept]
     ordered += sorted(kept - set(ordered))
     return replace(state, in_sync=tuple(ordered), reason=reason)
+
+
+def can_spare(state: PartitionState, broker: int, promised: int, registered: Mapping[int, int]) -> bool:
+    """Whether nobody can need the log that `broker` still has, since it was down when this was moved away.
+
+    The key alone doesn't tell: those it lists may have come back without their logs, and not said so yet. So
+    they have to have been there (`registered`, by revision) before its last change. A promise of a later
+    epoch than the key's is from a future that this etcd, restored from a backup, has forgotten.
+    """
+    return (
+        broker not in state.brokers
+        and state.leader != broker
+        and promised <= state.epoch
+        and {member.broker for member in state.in_sync}.issuperset(state.replicas)
+        and all(
+            registered.get(each, state.revision) < state.revision for each in (state.leader, *state.replicas)
+        )
+    )

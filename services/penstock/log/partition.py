@@ -8,6 +8,7 @@ may see goes through this class.
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
@@ -352,9 +353,8 @@ class PartitionLog:
         self.cleaned_to = min(self.cleaned_to, offset)
         self.dense_from = min(self.dense_from, offset)
         self.control.words[_APPEND] = offset
-        self._begin_segment(memory)
         self.producers = producers
-        self._note_oldest()
+        self._begin_after_cut(memory)
         return touched
 
     def give_up_from(self, offset: int) -> list[Segment]:
@@ -384,8 +384,7 @@ class PartitionLog:
         self.control.log_start = offset
         self.control.words[_APPEND] = offset
         self.control.words[_COMMIT] = offset
-        self._begin_segment(memory)
-        self._note_oldest()
+        self._begin_after_cut(memory)
         return dropped
 
     def commit(self, offset: int) -> None:
@@ -480,6 +479,13 @@ class PartitionLog:
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         return segment
+
+    def _begin_after_cut(self, memory: SegmentMemory) -> None:
+        """Nothing brings back what was cut, and its files have to follow: without a segment to go on in, the
+        next append makes one."""
+        with contextlib.suppress(OSError):
+            self._begin_segment(memory)
+        self._note_oldest()
 
     def roll(self) -> None:
         """Seal the newest segment, so that retention and compaction can have it."""

@@ -19,8 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from penstock.log import leftovers
 from penstock.log.compaction import compact, wants_compaction
 from penstock.log.config import Durability, LogConfig
+from penstock.log.leftovers import Leftover, PartitionKey
 from penstock.log.partition import CEILING_STEP, EpochStart, PartitionLog
 from penstock.log.pool import MemoryExhausted, SegmentPool
 from penstock.log.recovery import Recovered, recover
@@ -43,8 +45,6 @@ _WITHOUT_A_TURN: Final = 0.1
 _TURN: Final = 0.01
 """Seconds: time to answer a probe while the log is brought back."""
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
-
-PartitionKey = tuple[bytes, int]
 
 
 def new_id() -> int:
@@ -334,11 +334,30 @@ class LogStore:
             for segment in partition.segments:
                 segment.close_file()
             if delete:
-                self.state.forget(partition.topic_id, partition.partition)
-                shutil.rmtree(partition.disk_directory, ignore_errors=True)
-                shutil.rmtree(partition.memory_directory, ignore_errors=True)
+                self._remove(partition.topic, partition.topic_id, partition.partition)
 
         await self.write_behind.on_thread(remove)
+
+    async def find_leftovers(self) -> dict[PartitionKey, Leftover]:
+        """Partitions that have files here, or memory, and are not open."""
+        look = partial(
+            leftovers.find,
+            self.disk_directory / "topics",
+            self.memory_directory,
+            self.state.load(),
+            frozenset(self.logs),
+        )
+        return await asyncio.get_running_loop().run_in_executor(None, look)
+
+    async def delete_leftover(self, topic: str, key: PartitionKey) -> None:
+        if key not in self.logs:
+            await self.write_behind.on_thread(partial(self._remove, topic, *key))
+
+    def _remove(self, topic: str, topic_id: bytes, partition: int) -> None:
+        # Its name goes first: what a crash leaves of it counts as a new replica if it is opened again.
+        self.state.forget(topic_id, partition)
+        shutil.rmtree(self.partition_disk(topic, topic_id, partition), ignore_errors=True)
+        shutil.rmtree(layout.partition_dir(self.memory_directory, topic_id, partition), ignore_errors=True)
 
     def configure(self, topic_id: bytes, config: LogConfig) -> None:
         for (owner, _), partition in self.logs.items():

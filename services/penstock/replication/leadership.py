@@ -260,8 +260,7 @@ class Leadership(Listener):
         ]
 
     def missing(self, now: float, silent: frozenset[int], patience: float) -> frozenset[Member]:
-        """Members that hold up commits: gone, silent, or standing still for too long. And those it was moved
-        away from, but not before everybody it was moved to has it all."""
+        """Members that hold up commits: gone, silent, or standing still for too long."""
         gone = []
         for member in self.known - {self.me}:
             backup = self.backups.get(member.broker)
@@ -274,19 +273,19 @@ class Leadership(Listener):
                 gone.append(member)  # the log that was in sync is no more (rule R1)
             elif backup.acked < self.log.log_end and now - backup.progress_at > patience:
                 gone.append(member)
-        if not gone and self._has_moved():
-            gone = [member for member in self.known - {self.me} if member.broker not in self.replicas]
         return frozenset(gone)
 
-    def _has_moved(self) -> bool:
-        """Whether all that it should be on are in the set, and not only by the key's word: since we lead,
-        each has shown us the log that is listed."""
+    def moved_away(self) -> frozenset[Member]:
+        """Members it was moved away from, once everybody it was moved to has it all: is in the set, and not
+        only by the key's word. Since we lead, each has shown us the log that is listed."""
         there = {self.me.broker}
         for member in self.known - {self.me}:
             backup = self.backups.get(member.broker)
             if backup is not None and backup.attached and backup.storage == member.storage:
                 there.add(member.broker)
-        return there.issuperset(self.replicas)
+        if not there.issuperset(self.replicas):
+            return frozenset()
+        return frozenset(m for m in self.known - {self.me} if m.broker not in self.replicas)
 
     def joining(self, now: float, silent: frozenset[int], lag: float) -> frozenset[Member]:
         """Backups that keep up: nearly there, and they had news within `lag` seconds."""

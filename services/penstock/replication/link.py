@@ -2,8 +2,8 @@
 
 Whatever was appended while frames were on their way goes out as the next one; at most `FRAMES` are, one
 while it is short, besides heartbeats, and within them at most a window per partition (rule R10). Memory
-that is being sent is held until the frame is acknowledged. A link dials until it is closed; what it hears
-it gives to the replicator.
+that is being sent is held until the frame is acknowledged. A link dials until it is closed, but for a broker
+that left and backs up nothing of ours; what it hears it gives to the replicator.
 """
 
 from __future__ import annotations
@@ -294,7 +294,8 @@ class Link(Sender):
     async def _dial(self, lane: _Lane) -> None:
         while True:
             address = self.replicator.address_of(self.broker)
-            if address is None:
+            # Nobody is looked for who has left and backs up nothing of ours: it may be gone for good.
+            if address is None or (not self.led and self.replicator.has_left(self.broker)):
                 await asyncio.sleep(REDIAL)
                 continue
             channel: Channel | None = None

@@ -19,6 +19,7 @@ from penstock.cluster.directory import ClusterDirectory
 from penstock.cluster.metadata import Change, MetadataStore, Unavailable, Versioned
 from penstock.cluster.partitions import NOBODY, Member, PartitionKey, PartitionState
 from penstock.cluster.topics import Topic
+from penstock.log.leftovers import Leftover
 from penstock.log.partition import PartitionLog
 from penstock.log.pool import MemoryExhausted
 from penstock.log.segment import Segment
@@ -48,6 +49,8 @@ PARKING: Final = 64 << 20
 """Bytes of records that may wait for memory on a backup, of all partitions together (rule R10)."""
 COMPLAINT: Final = 1.0
 """Seconds between two complaints of the clock: what fails at a tick mostly fails at the next one too."""
+NAMED: Final = 10
+"""Directories that a warning names; of more it says how many."""
 HESITATION: Final = 1.0
 """Seconds for which a leader that hands over serves nobody while etcd doesn't answer."""
 
@@ -84,6 +87,10 @@ class Store(Protocol):
     def open(self, places: list[PartitionPlace]) -> list[PartitionLog]: ...
 
     async def close_partition(self, partition: PartitionLog, *, delete: bool) -> None: ...
+
+    async def find_leftovers(self) -> dict[PartitionKey, Leftover]: ...
+
+    async def delete_leftover(self, topic: str, key: PartitionKey) -> None: ...
 
     def truncate(self, partition: PartitionLog, offset: int) -> None: ...
 
@@ -134,6 +141,9 @@ class Replicator:
         """Topics with replicas that could not be opened, and when to try again."""
         self._closing: set[PartitionKey] = set()
         """Replicas that are no longer here, but whose files are."""
+        self._leftovers: dict[PartitionKey, Leftover] = {}
+        """Logs that were found at the start and never opened since: of partitions that are elsewhere."""
+        self._leftovers_news = asyncio.Event()
         self._inbound: dict[Inbound, None] = {}  # not a set: simulations want one order
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -156,11 +166,14 @@ class Replicator:
         self.directory.listeners.append(self)
         for topic in list(self.directory.by_name.values()):
             self.topic_changed(topic)
+        self._spawn(self._clear_leftovers())
         self._spawn(self._tick())
         self._spawn(self._patrol())
 
     async def stop(self) -> None:
         self._stopping = True
+        if self in self.directory.listeners:  # news of a move would delete a log that is being closed
+            self.directory.listeners.remove(self)
         if self._stop_listening is not None:
             self._stop_listening()
         for task in list(self._tasks):
@@ -187,13 +200,14 @@ class Replicator:
                         return
                     await asyncio.sleep(0.02)
 
-        if led:
-            await asyncio.wait([asyncio.ensure_future(give(replica)) for replica in led], timeout=timeout)
+        if led:  # those that take longer are ended by `stop`
+            await asyncio.wait([self._spawn(give(replica)) for replica in led], timeout=timeout)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # What the directory says
 
@@ -209,7 +223,9 @@ class Replicator:
             if sabotage.TRUSTS_EMPTY_LOGS:
                 partition.storage_id = 1
             partition.on_synced = self._synced  # never a commit: that is the leader's to say
-            self.replicas[(topic_id, partition.partition)] = Replica(self.broker_id, partition, self.now())
+            key = (topic_id, partition.partition)
+            self.replicas[key] = Replica(self.broker_id, partition, self.now())
+            self._leftovers.pop(key, None)
         self._on_topic(topic)
         for index in range(len(topic.partitions)):
             replica = self.replicas.get((topic_id, index))
@@ -242,6 +258,8 @@ class Replicator:
         topic = self.directory.by_id.get(key[0])
         if topic is None:
             return
+        if key in self._leftovers:
+            self._leftovers_news.set()
         replica = self.replicas.get(key)
         if replica is None:
             if self.directory.is_on(key, self.broker_id):
@@ -302,6 +320,46 @@ class Replicator:
             self._closing.discard(replica.key)
         topic = self.directory.by_id.get(replica.key[0])
         if topic is not None:
+            self.topic_changed(topic)
+
+    # Replicas that were moved away while this broker was down
+
+    async def _clear_leftovers(self) -> None:
+        """Nobody opens them, and nothing else would delete them."""
+        found = await self.store.find_leftovers()
+        found = {k: left for k, left in found.items() if k not in self.replicas and k not in self._closing}
+        self._leftovers = {key: left for key, left in found.items() if key[0] in self.directory.by_id}
+        _warn_of({key: left for key, left in found.items() if key not in self._leftovers})
+        while self._leftovers:
+            self._leftovers_news.clear()
+            for key in list(self._leftovers):
+                try:
+                    if self._can_spare(key):
+                        await self._clear_leftover(key)
+                except Exception:
+                    log.exception("what is left of %s-%d could not be deleted", key[0].hex(), key[1])
+            await self._leftovers_news.wait()
+
+    def _can_spare(self, key: PartitionKey) -> bool:
+        state, left = self.directory.state_of(key), self._leftovers.get(key)
+        if state is None or left is None or key[0] not in self.directory.by_id:
+            return False
+        return partitions.can_spare(state, self.broker_id, left.promised_epoch, self.directory.registered)
+
+    async def _clear_leftover(self, key: PartitionKey) -> None:
+        """As when it is let go: nobody can open it from here on, and the key is read after that, from an etcd
+        that answers and is to be believed."""
+        self._closing.add(key)
+        try:
+            if await self._is_elsewhere(key) and self._can_spare(key):
+                name = self.directory.by_id[key[0]].name
+                log.info("%s-%d was moved away while this broker was down: deleting it", name, key[1])
+                await self.store.delete_leftover(name, key)
+                del self._leftovers[key]
+        finally:
+            self._closing.discard(key)
+        topic = self.directory.by_id.get(key[0])
+        if topic is not None and self.directory.is_on(key, self.broker_id):
             self.topic_changed(topic)
 
     # Roles
@@ -666,7 +724,7 @@ class Replicator:
                 self.links[broker].add(led.key, led)
 
     def _review(self, replica: Replica, led: Leadership, now: float, silent: frozenset[int]) -> None:
-        """Drop who holds up commits, add who has caught up."""
+        """Drop who holds up commits or is no longer wanted, add who has caught up."""
         if replica.swapping or led.handing_over:
             return
         gone = led.missing(now, silent, self._patience.stall)
@@ -675,6 +733,12 @@ class Replicator:
             names = ", ".join(str(member.broker) for member in sorted(gone))
             log.warning("%r: dropping broker %s from the in-sync set", replica.log, names)
             self._spawn(self._change_set(replica, led, led.known - gone, f"broker {names} out of sync"))
+            return
+        moved = led.moved_away()
+        if moved:  # they did not fall behind: nobody is held down for it
+            names = ", ".join(str(member.broker) for member in sorted(moved))
+            log.info("%r: moved away from broker %s", replica.log, names)
+            self._spawn(self._change_set(replica, led, led.known - moved, f"moved away from broker {names}"))
             return
         joining = led.joining(now, silent, self._patience.suspicion)
         if joining and now - replica.shrunk_at > self._patience.hold_down:
@@ -890,14 +954,33 @@ class Replicator:
         self._take_home(replica, led, now)
 
     def _take_home(self, replica: Replica, led: Leadership, now: float) -> None:
-        """Leadership belongs to the first replica, whenever that is in sync and has been for a while."""
-        home = led.replicas[0] if led.replicas else self.broker_id
-        if home == self.broker_id or replica.swapping or self._stopping or home not in self.directory.brokers:
+        """Leadership belongs to the first replica, whenever that is in sync and has been for a while. One
+        that it is moved away from gives way to the next that has a lease: the first may be gone for good."""
+        wanted = led.replicas[:1] if self.broker_id in led.replicas else led.replicas
+        home = next((broker for broker in wanted if broker in self.directory.brokers), self.broker_id)
+        if home == self.broker_id or replica.swapping or self._stopping:
             return
         quiet = now - max(led.since, replica.shrunk_at) > 2 * self._patience.hold_down
         backup = led.backups.get(home)
         if quiet and backup is not None and backup.streaming and (home, backup.storage) in led.known:
-            self._spawn(self._go_home(replica, home))
+            role = "is" if home == led.replicas[0] else "stands in for"
+            self._spawn(self._go_home(replica, home, f"broker {home} {role} its preferred leader"))
 
-    async def _go_home(self, replica: Replica, home: int) -> None:
-        await self.hand_over(replica, home, f"broker {home} is its preferred leader")
+    async def _go_home(self, replica: Replica, home: int, reason: str) -> None:
+        await self.hand_over(replica, home, reason)
+
+
+def _warn_of(unknown: dict[PartitionKey, Leftover]) -> None:
+    """Perhaps the only copies of what an etcd restored from a backup doesn't know: for people to decide."""
+    if not unknown:
+        return
+    places = sorted({str(directory.parent) for left in unknown.values() for directory in left.directories})
+    log.warning(
+        "the cluster does not know the topics of %d partitions that take %.1f MiB here: they stay. If they "
+        "were deleted while this broker was down, and etcd was not restored from a backup since, stop the "
+        "broker and remove %s%s",
+        len(unknown),
+        sum(left.size for left in unknown.values()) / (1 << 20),
+        ", ".join(places[:NAMED]),
+        f" and {len(places) - NAMED} more" if len(places) > NAMED else "",
+    )

@@ -54,19 +54,22 @@ class _Survey:
 
     def of_cluster(self, replicator: Replicator) -> _Survey:
         now = replicator.now()
+        topics = replicator.directory.by_id
         for replica in replicator.replicas.values():
             led = replica.leadership
             if led is None:
                 self.following += 1
             else:
-                self._led(led, now)
+                topic = topics.get(led.key[0])  # none: it is being deleted
+                self._led(led, topic.replication if topic is not None else 0, now)
         return self
 
-    def _led(self, led: Leadership, now: float) -> None:
+    def _led(self, led: Leadership, wanted: int, now: float) -> None:
         size = len(led.known)
         self.leading += 1
         self.in_sync[led.log.topic, size] += 1
-        self.under_replicated += not {member.broker for member in led.known}.issuperset(led.replicas)
+        in_sync = {member.broker for member in led.known}
+        self.under_replicated += len(led.replicas) < wanted or not in_sync.issuperset(led.replicas)
         self.short += led.log.short_of_replicas
         for backup in led.backups.values():
             self.backups[backup.broker].add(backup, led.log.log_end, now)
@@ -118,7 +121,7 @@ def _roles(survey: _Survey) -> Iterator[Metric]:
     yield partitions
     yield GaugeMetricFamily(
         "penstock_under_replicated_partitions",
-        "Led partitions with fewer replicas in sync than they should have",
+        "Led partitions with fewer replicas, or fewer of them in sync, than they should have",
         survey.under_replicated,
     )
     yield GaugeMetricFamily(
