@@ -79,6 +79,7 @@ class Subject(Experiment):
         Goal("producer_pause_seconds", "hang", 1.0),
         Goal("producer_pause_seconds", "stop", 1.0),
         Goal("reader_pause_seconds", "kill", 1.0),
+        Goal("reader_pause_seconds", "hang", 1.0),
     )
     repeat = 5
     quick_repeat = 3
