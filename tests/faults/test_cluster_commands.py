@@ -128,6 +128,7 @@ def test_a_topic_grows_and_the_cluster_shows_itself(tmp_path: Path) -> None:
         for each in grown:
             backup = next(number for number in each["replicas"] if number != each["leader"])
             assert list(each["lags"]) == [str(backup)], "whoever leads it was asked"
+        assert view["silent"] == []
         assert {e["leader"] for e in view["elections"]} == {1, 2}
         assert all(e["reason"] for e in view["elections"])
 

@@ -45,6 +45,7 @@ class BusyDisk:
         answer = handler.handle(head, read_request(head, frame).body)
         assert isinstance(answer, Later)
         self._work = asyncio.ensure_future(answer.work)
+        self.log_start = -1
 
     async def done(self) -> tuple[ErrorCode, bytes]:
         self._go_on.set()
@@ -52,6 +53,7 @@ class BusyDisk:
         assert reply is not None
         _, response = read_response(1, VERSION, b"".join(map(bytes, reply.buffers))[4:])
         (partition,) = response.responses[0].partitions
+        self.log_start = partition.log_start_offset
         return ErrorCode(int(partition.error_code)), bytes(partition.records or b"")
 
 
@@ -96,6 +98,7 @@ async def test_what_retention_deletes_meanwhile_is_out_of_range(rig: LogRig) -> 
     fetch = BusyDisk(rig, log)
     await rig.store.delete_records(log, 1)
     assert await fetch.done() == (ErrorCode.offset_out_of_range, b"")
+    assert fetch.log_start == 1, "so that the client knows where to go on"
     await rig.store.stop()
 
 

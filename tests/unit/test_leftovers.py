@@ -30,6 +30,7 @@ def test_the_log_of_a_replica_that_is_elsewhere_can_be_spared() -> None:
     assert can_spare(MOVED, 2, 5, REGISTERED)
     assert can_spare(replace(MOVED, leader=3, epoch=6), 2, 5, REGISTERED)
     assert can_spare(MOVED, 2, -1, REGISTERED)
+    assert can_spare(replace(MOVED, lost_since=5, unclean_since=3), 2, 5, REGISTERED)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_the_log_of_a_replica_that_is_elsewhere_can_be_spared() -> None:
         pytest.param(replace(MOVED, leader=NOBODY), id="nobody leads"),
         pytest.param(replace(MOVED, in_sync=(Member(1, 11),)), id="the new one has not all yet"),
         pytest.param(replace(MOVED, epoch=4), id="etcd has gone back"),
+        pytest.param(replace(MOVED, epoch=6, lost_since=6), id="the only replica lost something"),
+        pytest.param(replace(MOVED, epoch=6, unclean_since=6), id="an operator gave something up"),
     ],
 )
 def test_a_log_that_may_be_needed_is_not_spared(state: PartitionState) -> None:
@@ -174,6 +177,27 @@ def test_a_replica_is_kept_when_those_that_have_it_come_back_without() -> None:
     after_a_move(scenario)
 
 
+def test_a_replica_is_kept_when_the_only_one_left_lost_its_log_and_went_on() -> None:
+    """It says so in the key, after it has registered: that it is the leader since proves nothing."""
+
+    async def scenario(world: World, second: SimBroker) -> None:
+        first, third = world.brokers[1], world.brokers[3]
+        world.move(1)
+        await world.in_sync(1)
+        crash(world, first)
+        first.lose_storage()
+        await first.start()
+        await world.until(lambda: first.led(world.key))
+        await second.start()
+        await stays(world, second)
+        world.move(1, 3)  # two copies of what is left are not what was lost
+        await world.in_sync(2)
+        assert third.log(world.key) is not None
+        await stays(world, second)
+
+    after_a_move(scenario)
+
+
 def test_a_replica_is_kept_while_the_new_one_is_not_in_sync() -> None:
     async def scenario(world: World, second: SimBroker) -> None:
         crash(world, world.brokers[3])
@@ -221,6 +245,33 @@ def test_a_replica_that_promised_a_later_epoch_than_etcd_knows_is_kept(where: st
             PartitionControl.open(memory, writable=True).promised_epoch = 9
         await second.start(lambda store: _promise(store, world, 9) if where == "disk" else None)
         await stays(world, second)
+
+    after_a_move(scenario)
+
+
+def test_a_replica_that_was_ahead_of_etcd_once_is_kept_when_epochs_have_gone_on() -> None:
+    """Without a word from anybody it would be gone a few elections after etcd was restored."""
+
+    async def scenario(world: World, second: SimBroker) -> None:
+        assert world.state is not None
+        ahead = world.state.epoch + 1
+        await second.start(lambda store: _promise(store, world, ahead))
+        await stays(world, second)
+        for again in (False, True):
+            for number in (1, 3):
+                crash(world, world.brokers[number])
+                await world.in_sync(1)
+                await world.brokers[number].start()
+                await world.in_sync(2)
+            assert world.state.epoch > ahead
+            await stays(world, second)
+            if not again:
+                crash(world, second)
+                await second.start()
+        world.move(1, 2)  # an operator decides
+        await world.until(lambda: world.settled() and second.log(world.key) is not None)
+        world.move(1, 3)
+        await world.until(lambda: not has_files(world, second))
 
     after_a_move(scenario)
 

@@ -591,6 +591,17 @@ async def test_a_truncated_log_is_the_same_from_disk(tmp_path: Path) -> None:
     rig.close()
 
 
+def _refuse_segments(monkeypatch: pytest.MonkeyPatch, log: PartitionLog) -> None:
+    rename = os.rename
+
+    def fails(source: Path, target: Path) -> None:
+        if target.parent == log.memory_directory:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+
+
 @pytest.mark.parametrize("anew", [False, True])
 async def test_a_cut_without_a_segment_to_go_on_in_is_the_same_from_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
@@ -601,14 +612,8 @@ async def test_a_cut_without_a_segment_to_go_on_in_is_the_same_from_disk(
     for number in range(60):
         put(log, [b"%03d" % number * 60], producer=(9, 0, number))
     await rig.store.write_behind.durable()
-    kept, rename = 0 if anew else 25, os.rename
-
-    def fails(source: Path, target: Path) -> None:
-        if target.parent == log.memory_directory:
-            raise OSError(errno.ENOMEM, "Cannot allocate memory")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", fails)
+    kept = 0 if anew else 25
+    _refuse_segments(monkeypatch, log)
     (rig.store.reset if anew else rig.store.truncate)(log, kept)
     monkeypatch.undo()
     assert log.log_end == kept
@@ -624,6 +629,30 @@ async def test_a_cut_without_a_segment_to_go_on_in_is_the_same_from_disk(
     rig.lose_memory()
     (again,) = rig.open({"segment.bytes": "4096"})
     assert [record.value for record in everything(again)] == expected
+    await rig.crash()
+    rig.close()
+
+
+async def test_a_cut_without_a_segment_to_go_on_in_is_the_same_log_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = LogRig(tmp_path)
+    (log,) = rig.open({"segment.bytes": "4096"})
+    log.replicated = True
+    for number in range(60):
+        put(log, [b"%03d" % number * 60])
+    await rig.store.write_behind.durable()
+    storage, kept = log.storage_id, 25
+
+    _refuse_segments(monkeypatch, log)
+    rig.store.truncate(log, kept)
+    with pytest.raises(MemoryExhausted):  # not an OSError, which would end a backup's connection
+        put(log, [b"not yet"])
+    monkeypatch.undo()
+    await rig.crash()
+    (again,) = rig.open({"segment.bytes": "4096"})
+    assert (again.storage_id, again.log_end) == (storage, kept)
+    assert again.segments[-1].is_hot, "taken from memory"
     await rig.crash()
     rig.close()
 

@@ -203,7 +203,9 @@ class FetchHandler:
                     error = ErrorCode.kafka_storage_error
                 if not log.leading or log.term != term:  # whatever was read: the log may be another by now
                     records, error = b"", ErrorCode.not_leader_or_follower
-                fetched[partition_at] = entry._replace(error=error.value, records=records)
+                fetched[partition_at] = entry._replace(
+                    error=error.value, log_start=log.log_start, records=records
+                )
                 count = sum(header.record_count for _, header in batch.walk(records, 0, len(records)))
                 found.sent.append((log, len(records), count))
         except BaseException:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.clusterview import ask, is_behind, lacks, lag_text, show_elections, together
+from penstock.cli.clusterview import is_behind, lacks, lag_text, show_elections
 from penstock.cli.options import AsJson
 from penstock.cli.terminal import CommandFailed, Commands, print_json, print_table, run
 
 if TYPE_CHECKING:
+    from penstock.broker.http.models import OwnReplica
     from penstock.cluster.directory import ClusterDirectory
     from penstock.cluster.partitions import PartitionKey, PartitionState
 
@@ -82,6 +83,8 @@ def status(cluster: Etcd = ETCD, prefix: Prefix = PREFIX, as_json: AsJson = Fals
 
 
 async def _status(cluster: str, prefix: str) -> dict[str, Any]:
+    from penstock.broker.http import whole
+
     async with _directory(cluster, prefix) as directory:
         partitions: list[dict[str, Any]] = [
             {
@@ -111,13 +114,13 @@ async def _status(cluster: str, prefix: str) -> dict[str, Any]:
             }
             for info in sorted(directory.brokers.values(), key=lambda info: info.broker_id)
         ]
-        asked = await asyncio.gather(
-            *(asyncio.to_thread(ask, info.http_address) for info in directory.brokers.values())
-        )
-        found = together(answer for answer in asked if answer is not None)
+        asked = await whole.ask_all(info.http_address for info in directory.brokers.values())
+        answers = [answer for answer in asked if answer is not None]
+        lags = whole.lags(answers)
         for each in partitions:
-            each["lag"] = lag_text(found["lags"].get(f"{each['topic']}-{each['partition']}", {}))
-        return {"brokers": brokers, "partitions": partitions, "elections": found["elections"]}
+            each["lag"] = lag_text(lags.get((each["topic"], each["partition"]), {}))
+        elections = [election.model_dump() for election in whole.elections(answers)]
+        return {"brokers": brokers, "partitions": partitions, "elections": elections}
 
 
 @app.command()
@@ -311,35 +314,34 @@ def elect(
 async def _elect(
     topic: str, partition: int, broker: int | None, unclean: bool, cluster: str, prefix: str, wait: float
 ) -> None:
+    from penstock.broker.http import whole
     from penstock.cluster.partitions import declare
 
     async with _directory(cluster, prefix) as directory:
         key, state = _find(directory, topic, partition)
         alive = sorted(directory.brokers)
-        asked = await asyncio.gather(
-            *(asyncio.to_thread(ask, directory.brokers[number].http_address) for number in alive)
-        )
-        there: dict[int, Any] = {}
+        asked = await whole.ask_all(directory.brokers[number].http_address for number in alive)
+        there: dict[int, OwnReplica] = {}
         for number, answer in zip(alive, asked, strict=True):
-            for each in answer["partitions"] if answer is not None else ():
-                if (each["topic"], each["partition"]) == (topic, partition) and each["own"] is not None:
-                    there[number] = each["own"]
+            for each in answer.partitions if answer is not None else ():
+                if (each.topic, each.partition) == (topic, partition) and each.own is not None:
+                    there[number] = each.own
         for number, own in there.items():
-            if state.has(number, own["storage"]):
+            if state.has(number, own.storage):
                 raise CommandFailed(f"broker {number} is there and in sync: no record needs to be lost, wait")
         if not there:
             raise CommandFailed(
                 f"no living broker has any of {topic}-{partition}; its replicas: {state.replicas}"
             )
         columns = ("broker", "log_start", "log_end", "high_watermark", "last_epoch")
-        rows = [[number, *(own[name] for name in columns[1:])] for number, own in there.items()]
+        rows = [[number, *(getattr(own, name) for name in columns[1:])] for number, own in there.items()]
         print_table(f"{topic}-{partition}: what is left of it", columns, rows)
         chosen = broker if broker is not None else max(there, key=lambda n: _length(there[n]))
         if chosen not in there or chosen not in state.brokers:
             raise CommandFailed(f"broker {chosen} has no replica; these have: {sorted(there)}")
         gone = ", ".join(str(member.broker) for member in state.in_sync) or "nobody"
         typer.secho(
-            f"in sync were: {gone}. Whatever they acknowledged after offset {there[chosen]['log_end']} is "
+            f"in sync were: {gone}. Whatever they acknowledged after offset {there[chosen].log_end} is "
             f"LOST for ever if broker {chosen} leads.",
             fg="red",
             err=True,
@@ -361,8 +363,8 @@ def _rebalanced(directory: ClusterDirectory) -> Mapping[PartitionKey, PartitionS
     return rebalanced(directory.states, directory.racks(), directory.wanted())
 
 
-def _length(own: Any) -> tuple[int, int]:
-    return own["last_epoch"], own["log_end"]
+def _length(own: OwnReplica) -> tuple[int, int]:
+    return own.last_epoch, own.log_end
 
 
 def _find(directory: ClusterDirectory, topic: str, partition: int) -> tuple[PartitionKey, PartitionState]:

@@ -1,60 +1,28 @@
-"""A cluster in one picture: what each broker says about itself at /v1/cluster, put together.
-
-For `penstock status` and `penstock cluster`. Lags of backups are known to leaders only and elections to those
-who won them, so everybody who is alive is asked; who doesn't answer is named.
-"""
+"""A cluster in one picture, for `penstock status` and `penstock cluster`."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.request import urlopen
 
 from penstock.cli.terminal import print_table
 
-_TIMEOUT: Final = 2.0
+_TIMEOUT: Final = 5.0
+"""Longer than a broker waits for the others."""
 _ELECTIONS: Final = 10
 _ROWS: Final = 20
 
 
-def ask(address: str) -> Any:
-    """/v1/cluster of one broker; None if it doesn't answer, or is not of a cluster."""
-    base = address if "://" in address else f"http://{address}"
+def whole(base: str) -> Any:
+    """The cluster as all its brokers see it, through one of them; None for a single node."""
     try:
-        with urlopen(f"{base}/v1/cluster", timeout=_TIMEOUT) as response:
+        with urlopen(f"{base}/v1/cluster/whole", timeout=_TIMEOUT) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None
-
-
-def together(answers: Iterable[Any]) -> dict[str, Any]:
-    """Lags by (topic, partition), and everybody's elections, the newest first."""
-    lags: dict[str, dict[str, int]] = {}
-    elections: list[Any] = []
-    for answer in answers:
-        for each in answer["partitions"]:
-            if each["backups"] is not None and each["leader"] == answer["told_by"]:
-                name = f"{each['topic']}-{each['partition']}"
-                lags[name] = {str(backup["broker_id"]): backup["lag"] for backup in each["backups"]}
-        elections += answer["elections"]
-    return {"lags": lags, "elections": sorted(elections, key=lambda e: -e["at"])}
-
-
-def whole(http: str) -> Any:
-    """The cluster as all its brokers see it, found through one of them; None for a single node."""
-    first = ask(http)
-    if first is None:
-        return None
-    others = [b for b in first["brokers"] if b["alive"] and b["broker_id"] != first["told_by"]]
-    answers = [ask(broker["http"]) for broker in others]
-    silent = [broker["broker_id"] for broker, answer in zip(others, answers, strict=True) if answer is None]
-    found = together([first, *(answer for answer in answers if answer is not None)])
-    for each in first["partitions"]:
-        each["lags"] = found["lags"].get(f"{each['topic']}-{each['partition']}", {})
-        del each["backups"], each["own"]
-    return {**first, "elections": found["elections"], "silent": silent}
 
 
 def show(cluster: Any) -> None:
@@ -105,7 +73,7 @@ def lacks(partition: Any) -> bool:
     return len(partition["replicas"]) < int(partition.get("wanted", 0))
 
 
-def lag_text(lags: dict[str, int]) -> str:
+def lag_text(lags: Mapping[int, int] | Mapping[str, int]) -> str:
     return ", ".join(f"{broker}: {lag:,}" for broker, lag in lags.items())
 
 

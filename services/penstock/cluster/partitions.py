@@ -40,6 +40,9 @@ class PartitionState:
     """An operator's word: this broker may lead with whatever it has."""
     unclean_since: int = -1
     """The epoch of the last election by an operator's word; logs that end in earlier ones are copied anew."""
+    lost_since: int = -1
+    """The epoch in which the only replica last went on without all of its log: who had one before it may have
+    what is nowhere else."""
 
     def has(self, broker: int, storage: int) -> bool:
         return (broker, storage) in self.in_sync
@@ -73,6 +76,7 @@ def encode(state: PartitionState) -> Any:
         "reason": state.reason,
         "declared": state.declared,
         "unclean_since": state.unclean_since,
+        "lost_since": state.lost_since,
     }
 
 
@@ -87,6 +91,7 @@ def decode(entry: Versioned) -> PartitionState:
         value.get("reason", ""),
         value.get("declared", NOBODY),
         value.get("unclean_since", -1),
+        value.get("lost_since", -1),
     )
 
 
@@ -131,7 +136,7 @@ def stand(
         if not state.is_only_on(me.broker):
             return None
         # The only replica there is may go on from what it has left; nobody else has more (rule R9).
-        return replace(state, leader=me.broker, epoch=epoch, in_sync=(me,), reason=reason)
+        return replace(state, leader=me.broker, epoch=epoch, in_sync=(me,), reason=reason, lost_since=epoch)
     in_sync = tuple(member for member in state.in_sync if member.broker != without)
     return replace(state, leader=me.broker, epoch=epoch, in_sync=in_sync, reason=reason)
 
@@ -177,13 +182,13 @@ def can_spare(state: PartitionState, broker: int, promised: int, registered: Map
     """Whether nobody can need the log that `broker` still has, since it was down when this was moved away.
 
     The key alone doesn't tell: those it lists may have come back without their logs, and not said so yet. So
-    they have to have been there (`registered`, by revision) before its last change. A promise of a later
-    epoch than the key's is from a future that this etcd, restored from a backup, has forgotten.
+    they have to have been there (`registered`, by revision) before its last change. And where somebody went
+    on without all of the log, only a replica that has answered to him, or to a later one, has nothing more.
     """
     return (
         broker not in state.brokers
         and state.leader != broker
-        and promised <= state.epoch
+        and max(state.unclean_since, state.lost_since) <= promised <= state.epoch
         and {member.broker for member in state.in_sync}.issuperset(state.replicas)
         and all(
             registered.get(each, state.revision) < state.revision for each in (state.leader, *state.replicas)

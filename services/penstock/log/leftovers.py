@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.log.state import PartitionRecord
 from penstock.shm.control import LayoutMismatch, PartitionControl
 
 PartitionKey = tuple[bytes, int]
+
+_KEEP: Final = "keep"
+"""A file that says: never delete this, however things look later. It goes when the partition is opened."""
 
 
 class Leftover(NamedTuple):
@@ -19,6 +22,7 @@ class Leftover(NamedTuple):
     promised_epoch: int
     """The highest leader epoch that this log has ever answered to; -1 if nothing is left that says so: such
     a log would begin anew if it were opened."""
+    kept: bool
 
 
 def find(
@@ -38,9 +42,20 @@ def find(
             tuple(directories),
             sum(map(_size, directories)),
             max(records[key].promised_epoch if key in records else -1, *map(_promised_epoch, directories)),
+            any((directory / _KEEP).exists() for directory in directories),
         )
         for key, directories in found.items()
     }
+
+
+def keep(leftover: Leftover) -> None:
+    for directory in leftover.directories:
+        (directory / _KEEP).touch()
+
+
+def is_wanted_again(*directories: Path) -> None:
+    for directory in directories:
+        (directory / _KEEP).unlink(missing_ok=True)
 
 
 def _key_of(directory: Path) -> PartitionKey | None:

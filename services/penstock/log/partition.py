@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.log.config import Durability, LogConfig, TimestampType
-from penstock.log.pool import SMALLEST, SegmentPool
+from penstock.log.pool import SMALLEST, MemoryExhausted, SegmentPool
 from penstock.log.producers import ProducerTable
 from penstock.log.recovery import rebuild_producers
 from penstock.log.segment import LOG_SUFFIX, Segment
@@ -467,9 +467,9 @@ class PartitionLog:
                 self.partition,
                 self.log_end,
             )
-        except BaseException:
+        except OSError as error:
             self._pool.give_back(memory)
-            raise
+            raise self._pool.exhausted(memory.size, str(error)) from None
         segment = Segment(
             self.disk_directory / f"{self.log_end:020d}{LOG_SUFFIX}", self.log_end, memory, self._clock()
         )
@@ -483,9 +483,9 @@ class PartitionLog:
     def _begin_after_cut(self, memory: SegmentMemory) -> None:
         """Nothing brings back what was cut, and its files have to follow: without a segment to go on in, the
         next append makes one."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(MemoryExhausted):
             self._begin_segment(memory)
-        self._note_oldest()
+        self._note_hot()
 
     def roll(self) -> None:
         """Seal the newest segment, so that retention and compaction can have it."""
@@ -657,7 +657,7 @@ class PartitionLog:
         dropped = []
         while len(self.segments) > 1 and self.segments[1].base_offset <= offset and self.segments[0].sealed:
             dropped.append(self._drop_oldest())
-        self._note_oldest()
+        self._note_hot()
         return dropped
 
     def _drop_newest(self) -> Segment:
@@ -676,7 +676,7 @@ class PartitionLog:
         """Let a segment's memory go; it is on disk."""
         assert segment.evictable
         self._release(segment)
-        self._note_oldest()
+        self._note_hot()
 
     def replace(self, old: Segment, new: Segment | None) -> None:
         """Put a compacted segment, or nothing, in the place of `old`."""
@@ -687,7 +687,7 @@ class PartitionLog:
             del self._bases[at]
         else:
             self.segments[at] = new
-        self._note_oldest()
+        self._note_hot()
 
     def _release(self, segment: Segment) -> None:
         memory, segment.memory = segment.memory, None
@@ -696,9 +696,12 @@ class PartitionLog:
         for offset in [offset for offset, place in self._places.items() if place[0] is segment]:
             del self._places[offset]
 
-    def _note_oldest(self) -> None:
+    def _note_hot(self) -> None:
+        """Where memory begins and ends, for readers and for the next process."""
         hot = next((segment for segment in self.segments if segment.is_hot), None)
         self.control.oldest_base = hot.base_offset if hot else -1
+        newest = self.segments[-1] if self.segments else None
+        self.control.newest_base = newest.base_offset if newest is not None and newest.is_hot else -1
 
     def adopt(self, segments: list[Segment], log_end: int, committed: int) -> None:
         """Take over what recovery found. What is not committed yet waits for `commit` as after an append."""
@@ -712,8 +715,7 @@ class PartitionLog:
                 self._pending.append(_Appended(segment.next_offset, segment, segment.size))
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
-        self._note_oldest()
-        self.control.newest_base = segments[-1].base_offset if segments and segments[-1].is_hot else -1
+        self._note_hot()
         self.control.log_start = self.log_start
         self.control.words[_APPEND] = self.log_end
         self.control.words[_COMMIT] = self.high_watermark

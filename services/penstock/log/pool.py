@@ -121,13 +121,16 @@ class SegmentPool:
         while self._total + size > self.budget and self._free_bytes:
             self._drop_one_free()
         if self._total + size > self.budget:
-            raise MemoryExhausted(size, self._total, self.budget)
+            raise self.exhausted(size)
         try:
             memory = self._create(size)
         except OSError as error:  # the file system behind shared memory is smaller than the budget
-            raise MemoryExhausted(size, self._total, self.budget, str(error)) from None
+            raise self.exhausted(size, str(error)) from None
         self._total += size
         return self._opened(memory)
+
+    def exhausted(self, size: int, why: str = "") -> MemoryExhausted:
+        return MemoryExhausted(size, self._total, self.budget, why)
 
     def _create(self, size: int) -> SegmentMemory:
         return SegmentMemory.create(self._directory / f"{next(self._names)}{layout.SEGMENT_SUFFIX}", size)

@@ -196,6 +196,7 @@ def _hot_segments(
             memories[memory.base_offset] = memory
     if control.newest_base < 0:
         chain: list[SegmentMemory] = []
+        _unlink(memories.values())
     elif not memories or max(memories) < control.newest_base:
         chain = []
         _unlink(memories.values())

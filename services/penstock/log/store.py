@@ -200,6 +200,7 @@ class LogStore:
         disk_directory = self.partition_disk(place.topic, place.topic_id, place.partition)
         if record is None:
             record = PartitionRecord(place.topic_id, place.partition)
+        leftovers.is_wanted_again(memory_directory, disk_directory)
         found = recover(memory_directory, disk_directory, record, self._clock())
         partition = PartitionLog(
             topic=place.topic,
@@ -348,6 +349,9 @@ class LogStore:
             frozenset(self.logs),
         )
         return await asyncio.get_running_loop().run_in_executor(None, look)
+
+    async def keep_leftover(self, leftover: Leftover) -> None:
+        await self.write_behind.on_thread(partial(leftovers.keep, leftover))
 
     async def delete_leftover(self, topic: str, key: PartitionKey) -> None:
         if key not in self.logs:

@@ -90,6 +90,8 @@ class Store(Protocol):
 
     async def find_leftovers(self) -> dict[PartitionKey, Leftover]: ...
 
+    async def keep_leftover(self, leftover: Leftover) -> None: ...
+
     async def delete_leftover(self, topic: str, key: PartitionKey) -> None: ...
 
     def truncate(self, partition: PartitionLog, offset: int) -> None: ...
@@ -328,17 +330,44 @@ class Replicator:
         """Nobody opens them, and nothing else would delete them."""
         found = await self.store.find_leftovers()
         found = {k: left for k, left in found.items() if k not in self.replicas and k not in self._closing}
-        self._leftovers = {key: left for key, left in found.items() if key[0] in self.directory.by_id}
-        _warn_of({key: left for key, left in found.items() if key not in self._leftovers})
+        known = {key: left for key, left in found.items() if key[0] in self.directory.by_id}
+        _warn_of({key: left for key, left in found.items() if key not in known})
+        self._leftovers = {key: left for key, left in known.items() if not left.kept}
+        for key in known.keys() - self._leftovers.keys():
+            self._warn_of_kept(key, known[key])
         while self._leftovers:
             self._leftovers_news.clear()
             for key in list(self._leftovers):
                 try:
-                    if self._can_spare(key):
+                    if self._is_ahead(key):
+                        await self._keep_leftover(key)
+                    elif self._can_spare(key):
                         await self._clear_leftover(key)
                 except Exception:
                     log.exception("what is left of %s-%d could not be deleted", key[0].hex(), key[1])
             await self._leftovers_news.wait()
+
+    def _is_ahead(self, key: PartitionKey) -> bool:
+        """A promise of a later epoch than the key's is from a future that this etcd, restored from a backup,
+        has forgotten."""
+        state, left = self.directory.state_of(key), self._leftovers.get(key)
+        return state is not None and left is not None and left.promised_epoch > state.epoch
+
+    async def _keep_leftover(self, key: PartitionKey) -> None:
+        """For good: a few elections more, and the epoch would tell nothing."""
+        left = self._leftovers[key]
+        await self.store.keep_leftover(left)
+        if self._leftovers.pop(key, None) is not None:
+            self._warn_of_kept(key, left)
+
+    def _warn_of_kept(self, key: PartitionKey, left: Leftover) -> None:
+        log.warning(
+            "%s-%d is elsewhere, but what is left of it here knows a later epoch than etcd does, as if "
+            "that was restored from a backup: it stays, for you to decide, in %s",
+            self.directory.by_id[key[0]].name,
+            key[1],
+            ", ".join(map(str, left.directories)),
+        )
 
     def _can_spare(self, key: PartitionKey) -> bool:
         state, left = self.directory.state_of(key), self._leftovers.get(key)

@@ -11,6 +11,7 @@ from pydantic import BaseModel, TypeAdapter
 from penstock import __version__
 from penstock.broker.http import cluster as cluster_view
 from penstock.broker.http import models, views
+from penstock.broker.http.whole import whole_cluster
 from penstock.broker.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -100,11 +101,18 @@ def _views(broker: Broker) -> APIRouter:
     async def broker_status() -> Response:
         return _answer(views.broker_status(broker))
 
-    @app.get("/v1/cluster", response_model=models.ClusterStatus, responses=missing, tags=["views"])
-    async def cluster() -> Response:
+    def own_view() -> models.ClusterStatus:
         if broker.cluster is None:
             raise HTTPException(404, "this broker is a node of its own, not one of a cluster")
-        return _answer(cluster_view.cluster_status(broker.cluster))
+        return cluster_view.cluster_status(broker.cluster)
+
+    @app.get("/v1/cluster", response_model=models.ClusterStatus, responses=missing, tags=["views"])
+    async def cluster() -> Response:
+        return _answer(own_view())
+
+    @app.get("/v1/cluster/whole", response_model=models.WholeCluster, responses=missing, tags=["views"])
+    async def cluster_as_all_see_it() -> Response:
+        return _answer(await whole_cluster(own_view()))
 
     @app.get("/v1/topics", response_model=list[models.TopicSummary], tags=["views"])
     async def topics() -> Response:

@@ -1,6 +1,6 @@
 """The cluster as one broker knows it: everybody's partitions by the directory, lags of what it leads itself.
 
-`penstock cluster status` and `penstock status` ask every broker and put the answers together.
+`whole` asks every broker and puts the answers together.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class OwnReplica(BaseModel):
     high_watermark: int
 
 
-class ReplicatedPartition(BaseModel):
+class PlacedPartition(BaseModel):
     topic: str
     partition: int
     leader: int
@@ -202,8 +202,15 @@ class ReplicatedPartition(BaseModel):
     in_sync: list[int]
     wanted: int = Field(description="how many replicas its topic shall have")
     reason: str = Field(description="of the last change of leader or in-sync set")
+
+
+class ReplicatedPartition(PlacedPartition):
     backups: list[BackupStatus] | None = Field(description="known to the leader only; null elsewhere")
     own: OwnReplica | None = Field(description="what the broker that answers has of it")
+
+
+class ClusterPartition(PlacedPartition):
+    lags: dict[int, int] = Field(description="records that each backup has not acknowledged, by broker")
 
 
 class ElectionStatus(BaseModel):
@@ -221,3 +228,13 @@ class ClusterStatus(BaseModel):
     brokers: list[ClusterBroker]
     partitions: list[ReplicatedPartition]
     elections: list[ElectionStatus] = Field(description="won by this broker, the newest first")
+
+
+class WholeCluster(BaseModel):
+    cluster_id: str
+    told_by: int = Field(description="the broker that asked the others")
+    etcd_reachable: bool
+    brokers: list[ClusterBroker]
+    partitions: list[ClusterPartition]
+    elections: list[ElectionStatus] = Field(description="the last of every broker, the newest first")
+    silent: list[int] = Field(description="brokers that live and did not answer: their part is not known")
