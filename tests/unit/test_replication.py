@@ -29,9 +29,11 @@ from penstock.log.config import Durability
 from penstock.log.partition import PartitionLog, WouldLoseCommitted
 from penstock.log.pool import MemoryExhausted
 from penstock.log.store import LogStore, PartitionPlace
-from penstock.replication import frames
+from penstock.replication import frames, leadership
 from penstock.replication.frames import Draft, MalformedFrame, Section
 from penstock.replication.leadership import Backup, Leadership, common_prefix
+from penstock.replication.link import Link
+from penstock.replication.replica import Replica
 from penstock.replication.replicator import Patience, Replicator
 from penstock.shm.control import PartitionControl
 from penstock.shm.layout import PartitionState as ControlState
@@ -835,6 +837,45 @@ def test_a_backup_without_memory_holds_up_nobody_else_r10(
         await world.in_sync(2)
         await asyncio.sleep(1)
         world.check()
+
+    play(scenario)
+
+
+@interpreted
+def test_one_partition_that_stands_still_holds_up_no_other_on_its_connection_r10(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_run = PartitionLog.append_run
+    monkeypatch.setattr(leadership, "WINDOW", 64 << 10)  # there is little memory here
+
+    async def scenario(world: World) -> None:
+        leader = await world.leading()
+        backup = other(world, leader)
+        beside: PartitionKey = (bytes(16), 0)
+        placed = [leader.number, backup.number]
+        topic = {"id": str(uuid.UUID(bytes=beside[0])), "configs": {"segment.bytes": "16384"}}
+        world.keys.put("/topics/u", topic | {"partitions": [[-1, -1, placed, []]]})
+        log = await world.until(lambda: leader.led(beside))
+        replicator = leader.replicator
+        assert replicator is not None
+        led = replicator.replicas[beside].leadership
+        assert led is not None
+        await world.until(lambda: len(led.known) == 2)
+        full = log_of(backup, world)
+
+        def append(self: PartitionLog, run: memoryview) -> bool:
+            if self is full:
+                raise MemoryExhausted(1, 1, 1)
+            return append_run(self, run)
+
+        monkeypatch.setattr(PartitionLog, "append_run", append)
+        for _ in range(100):
+            put(log_of(leader, world), [b"x" * 1000])
+        await asyncio.sleep(0.2)
+        put(log, [b"y"])
+        await world.until(lambda: log.high_watermark == 1, 0.5)  # long before the other is dropped for it
+        backups = replicator.links[backup.number].led[world.key].backups
+        assert backups[backup.number].sent < 100, "more than a window is on its way"
 
     play(scenario)
 
@@ -2171,6 +2212,23 @@ def test_without_promises_a_lower_epoch_is_followed_r3(
         test_a_promise_survives_the_process_and_a_restored_etcd_r3(play)
 
 
+def test_without_an_election_at_every_start_a_leader_goes_on_in_its_old_epoch_r3(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand = Replicator._stand
+
+    async def go_on(self: Replicator, replica: Replica, reason: str, without: int = NOBODY) -> None:
+        state = self.directory.state_of(replica.key)
+        if reason.endswith("restarted") and state is not None:
+            self._lead(replica, state)
+        else:
+            await stand(self, replica, reason, without)
+
+    monkeypatch.setattr(Replicator, "_stand", go_on)
+    with pytest.raises(AssertionError, match="leader_epoch"):
+        test_a_restarted_leader_raises_the_epoch_r3(play)
+
+
 @interpreted
 def test_without_frame_numbers_an_answer_counts_for_another_frame_r4(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -2217,6 +2275,23 @@ def test_without_min_insync_replicas_a_lone_leader_commits_r6(
     monkeypatch.setattr(Leadership, "advance", careless)
     with pytest.raises(AssertionError):
         test_the_watermark_stands_still_below_min_insync_replicas_r6(play)
+
+
+@interpreted
+@pytest.mark.parametrize(("window", "harm"), [("one for all", "not within"), ("none", "more than a window")])
+def test_without_a_window_for_each_partition_one_holds_up_the_others_or_has_no_end_r10(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch, window: str, harm: str
+) -> None:
+    def room(self: Backup) -> int:
+        if window == "none":
+            return leadership.WINDOW
+        assert isinstance(self.sender, Link)
+        all_led = self.sender.led.values()
+        return leadership.WINDOW - sum(led.backups[self.broker]._unacknowledged for led in all_led)
+
+    monkeypatch.setattr(Backup, "room", property(room))
+    with pytest.raises(AssertionError, match=harm):
+        test_one_partition_that_stands_still_holds_up_no_other_on_its_connection_r10(play, monkeypatch)
 
 
 def test_on_one_connection_a_catch_up_holds_up_heartbeats_r10(play: Callable[..., None]) -> None:
