@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from cluster import QUIET, Cluster, read_all
+from cluster import QUIET, Cluster, Load, check, read_all, running
 from etcd import EtcdProcess, needs_etcd
 from harness import PENSTOCK, eventually, free_port, free_ports, promised
 from rawclient import RawClient
@@ -90,6 +90,41 @@ def test_an_unclean_election_needs_an_operators_word_and_says_what_is_lost(
         has(cluster.bootstrap, "t", ["kept-1", "kept-2", "new-1"])
         if comes_back == "with its log":
             assert "an operator gave its log up" in cluster.brokers[keeper].log_text()
+
+
+def test_after_a_loss_of_power_everywhere_an_operators_word_brings_back_all_that_was_synced(
+    tmp_path: Path,
+) -> None:
+    """Under load, whose idempotent producer then sends again what had no answer: that is there once, too."""
+    with Cluster(tmp_path).start() as cluster:
+        cluster.create("t", 1, 2, {"durability": "disk"})
+        on = ("--cluster", cluster.etcd.endpoint)
+        brokers = cluster.brokers.values()
+        with running(cluster, Load(cluster, "t", 1)) as load:
+            load.progress(1000)
+            for number in cluster.brokers:
+                cluster.signal(number, signal.SIGKILL)  # both, before one can have the other dropped
+            for broker in brokers:
+                broker.kill()
+                broker.lose_memory()
+            for broker in brokers:
+                broker.launch()
+            for broker in brokers:
+                broker.ready()
+            acknowledged = load.count
+            chosen, _ = cluster.partitions("t")[0]["in_sync"][0]
+            elect = ("cluster", "elect", "t", "0", str(chosen))
+            eventually_told(lambda: penstock(*elect, *on, code=1), "nothing was changed")
+            assert load.count == acknowledged, "offline without the word: no log is the one that was in sync"
+
+            assert f"broker {chosen} leads" in penstock(*elect, "--unclean", *on)
+            load.progress(500)
+            cluster.in_sync("t", 2)
+            load.progress(500)
+        assert check(load, read_all(cluster.bootstrap, "t", 1)) > acknowledged
+        cluster.brokers[chosen].kill()  # the other was copied anew, and has it all
+        eventually(lambda: cluster.leader("t", 0) != chosen, 20, 0.05)
+        check(load, read_all(cluster.bootstrap, "t", 1))
 
 
 def eventually_told(ask: Any, words: str) -> str:
