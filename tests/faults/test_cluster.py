@@ -29,9 +29,7 @@ PARTITIONS = 4
 
 
 @pytest.mark.parametrize("durability", ["memory", "disk"])
-def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(
-    tmp_path: Path, durability: str
-) -> None:
+def test_kill_9_of_the_leader_costs_a_second_at_most_and_no_record(tmp_path: Path, durability: str) -> None:
     pauses = []
     with Cluster(tmp_path).start() as cluster:
         cluster.create("t", 1, 2, {"durability": durability})
@@ -47,7 +45,7 @@ def test_kill_9_of_the_leader_costs_less_than_two_seconds_and_no_record(
                 pauses.append(load.longest_pause(moment))
         assert check(load, read_all(cluster.bootstrap, "t", 1)) > 1000 * ROUNDS
     print("pauses after kill -9:", [f"{pause:.3f}" for pause in pauses])
-    assert sorted(pauses)[len(pauses) // 2] < 2
+    assert sorted(pauses)[len(pauses) // 2] <= 1
 
 
 def test_a_leader_that_hangs_is_replaced_and_can_do_no_harm_when_it_wakes_up(tmp_path: Path) -> None:
@@ -66,6 +64,9 @@ def test_a_leader_that_hangs_is_replaced_and_can_do_no_harm_when_it_wakes_up(tmp
                 pauses.append(load.longest_pause(moment))
         check(load, read_all(cluster.bootstrap, "t", 1))
     print("pauses after SIGSTOP:", [f"{pause:.3f}" for pause in pauses])
+    # Another leads within a second, but the client's connection stays open: it waits for its own timeout,
+    # which librdkafka looks after once a second.
+    assert sorted(pauses)[len(pauses) // 2] <= 1.5
 
 
 @pytest.mark.parametrize("brokers", [2, 3])
