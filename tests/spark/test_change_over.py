@@ -1,5 +1,5 @@
-"""Push to pull and back to push under running queries: the leader dies and its memory with it for the
-readers, a backup that is not on their machine takes over, and leadership comes home."""
+"""Push to pull, or to push from another broker's memory, and back under running queries: the leader dies and
+its memory with it for the readers, a backup takes over, and leadership comes home."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def read_by(query: Any) -> tuple[int, int]:
     )
 
 
+@pytest.mark.parametrize("mode", ["auto", "push"])
 def test_queries_change_over_and_back_without_losing_or_repeating(
-    spark: SparkSession, new_topic: Callable[..., Topic], tmp_path: Path
+    spark: SparkSession, new_topic: Callable[..., Topic], tmp_path: Path, mode: str
 ) -> None:
     target = new_topic(1)
     got: list[tuple[Any, ...]] = []
@@ -46,9 +47,9 @@ def test_queries_change_over_and_back_without_losing_or_repeating(
         cluster.in_sync(topic.name, 2)
         homes = {partition: cluster.leader(topic.name, partition) for partition in range(3)}
         assert HOME in homes.values()
-        # Only one broker's memory is mounted where Spark runs: the other is on another machine to it.
-        here = {"penstock.shm.dir": str(cluster.brokers[HOME].shm_dir)}
-        source = topic.options(startingOffsets="earliest", **here)
+        # Where Spark may pull only one broker's memory is mounted: the other is on another machine to it.
+        here = str(cluster.brokers[HOME].shm_dir) if mode == "auto" else None
+        source = topic.options(startingOffsets="earliest", mode=mode, **{"penstock.shm.dir": here})
         rows = spark.readStream.format("penstock").options(**source).load()
         writer = rows.selectExpr(*COLUMNS).writeStream.trigger(processingTime="200 milliseconds")
         writer = writer.foreachBatch(lambda batch, _: got.extend(tuple(row) for row in batch.collect()))
@@ -64,7 +65,7 @@ def test_queries_change_over_and_back_without_losing_or_repeating(
 
         try:
             with Numbers(topic) as produced:
-                for leader, way in ((HOME, 0), (AWAY, 1), (HOME, 0)):
+                for leader, way in ((HOME, 0), (AWAY, int(mode == "auto")), (HOME, 0)):
                     if leader == AWAY:
                         cluster.brokers[HOME].kill()
                     elif cluster.brokers[HOME].process.poll() is not None:  # type: ignore[union-attr]
@@ -82,6 +83,8 @@ def test_queries_change_over_and_back_without_losing_or_repeating(
             eventually(lambda: len(got) >= expected_numbers.total(), timeout=60, interval=0.2)
             eventually(lambda: written(spark, target).total() >= expected_numbers.total(), 60, 0.5)
             eventually(lambda: int(queries[1].lastProgress.sources[0].metrics["changeOvers"]) >= 2, 30, 0.5)
+            if mode == "push":
+                assert [read_by(query)[1] for query in queries] == [0, 0]
         finally:
             for query in queries:
                 query.stop()
