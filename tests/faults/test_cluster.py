@@ -303,7 +303,6 @@ def test_clients_hear_of_a_broker_for_a_while_after_it_left(tmp_path: Path) -> N
         eventually(lambda: set(admin.list_topics(timeout=5).brokers) == {1}, 30, 0.2)
 
 
-@pytest.mark.xfail(reason="it opens its door to clients before its catalog is filled", strict=False)
 def test_a_broker_that_starts_says_of_no_topic_that_it_does_not_exist(tmp_path: Path) -> None:
     """Spark stops a query that hears it: the records it has yet to read seem to be lost."""
     with Cluster(tmp_path).start() as cluster:

@@ -131,10 +131,11 @@ class Broker:
             await self._serve_all()
         self.fetch = FetchHandler(self.catalog, self.stats, settings.max_fetch)
         external = self._external_address()
-        await self._listen(external)
+        self._address = self._own_address()
         if self.cluster is not None:
             assert isinstance(self.keeper, ClusterKeeper)
             await self.cluster.start(self.groups, self.keeper, self.address(), external)
+        await self._listen(external)  # not before topics are known: clients would hear that there are none
         self._spawn(self._expire_groups())
         self.ready = self.opened = True
         probes.cancel()
@@ -219,21 +220,22 @@ class Broker:
         told = self.settings.external_advertise
         return Address(host, port) if told is None else Address.parse(told)
 
-    async def _listen(self, external: Address | None) -> None:
+    def _own_address(self) -> Address:
+        """What clients are told."""
+        if self.settings.advertise is not None:
+            return Address.parse(self.settings.advertise)
         address = self.listen_address
-        port = address.port
+        if address.host in ("0.0.0.0", "::", ""):
+            return Address(socket.gethostname(), address.port)
+        return address
+
+    async def _listen(self, external: Address | None) -> None:
         loop = asyncio.get_running_loop()
         inside, outside = self._wire_up(external)
         for door, dispatcher in ((self._socket, inside), (self._external_socket, outside)):
             if door is not None:
                 accept = cast(Callable[[], asyncio.BufferedProtocol], partial(self._accept, dispatcher))
                 self._servers.append(await loop.create_server(accept, sock=door, backlog=512))
-        if self.settings.advertise is not None:
-            self._address = Address.parse(self.settings.advertise)
-        elif address.host in ("0.0.0.0", "::", ""):
-            self._address = Address(socket.gethostname(), port)
-        else:
-            self._address = self.listen_address
 
     def address(self) -> Address:
         assert self._address is not None, "asked before the socket was bound"
