@@ -221,20 +221,19 @@ class ElectionStatus(BaseModel):
     reason: str
 
 
-class ClusterStatus(BaseModel):
+class ClusterView(BaseModel):
     cluster_id: str
     told_by: int = Field(description="the broker that says all this")
     etcd_reachable: bool
     brokers: list[ClusterBroker]
+
+
+class ClusterStatus(ClusterView):
     partitions: list[ReplicatedPartition]
     elections: list[ElectionStatus] = Field(description="won by this broker, the newest first")
 
 
-class WholeCluster(BaseModel):
-    cluster_id: str
-    told_by: int = Field(description="the broker that asked the others")
-    etcd_reachable: bool
-    brokers: list[ClusterBroker]
+class WholeCluster(ClusterView):
     partitions: list[ClusterPartition]
     elections: list[ElectionStatus] = Field(description="the last of every broker, the newest first")
     silent: list[int] = Field(description="brokers that live and did not answer: their part is not known")

@@ -11,7 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.request import urlopen
 
-from penstock.broker.http.models import ClusterPartition, ClusterStatus, ElectionStatus, WholeCluster
+from penstock.broker.http.models import (
+    ClusterPartition,
+    ClusterStatus,
+    ClusterView,
+    ElectionStatus,
+    WholeCluster,
+)
 
 _TIMEOUT: Final = 2.0
 
@@ -52,7 +58,7 @@ async def whole_cluster(mine: ClusterStatus) -> WholeCluster:
     answers = [mine, *(answer for answer in asked if answer is not None)]
     found = lags(answers)
     return WholeCluster(
-        **mine.model_dump(include={"cluster_id", "told_by", "etcd_reachable", "brokers"}),
+        **mine.model_dump(include=set(ClusterView.model_fields)),
         partitions=[
             ClusterPartition(
                 **each.model_dump(exclude={"backups", "own"}),
