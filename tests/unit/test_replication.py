@@ -1702,6 +1702,31 @@ def test_a_leader_that_it_is_moved_away_from_gives_way_though_the_first_of_the_l
     moving(scenario, brokers=3, replicas=1)
 
 
+def test_a_replica_that_lost_its_memory_and_was_copied_since_leaves_no_offset_out() -> None:
+    """It leads alone later: not what is left of a log, but all of it."""
+
+    async def scenario(world: World) -> None:
+        first, second = world.brokers.values()
+        first.crash()
+        first.lose_memory()
+        await world.until(lambda: second.led(world.key))
+        await first.start()
+        await world.in_sync(2)
+        assert await world.produce() is ErrorCode.none
+        assert second.led(world.key)
+        end = log_of(second, world).log_end
+        world.move(1)
+        await asyncio.sleep(0.01)
+        second.crash()
+        await world.until(lambda: first.led(world.key))
+        assert world.state is not None
+        assert world.state.is_only_on(1)
+        assert await world.produce() is ErrorCode.none
+        assert log_of(first, world).log_end == end + 1
+
+    moving(scenario, brokers=2, replicas=2)
+
+
 def test_a_leader_that_stops_hands_over_to_a_member_that_it_is_moved_away_from() -> None:
     async def scenario(world: World) -> None:
         first, second, _ = world.brokers.values()

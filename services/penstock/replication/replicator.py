@@ -418,6 +418,7 @@ class Replicator:
                 self._spawn(self._resign(replica))
             return
         member = replica.member
+        self._note_copied(replica, state)
         if state is None:
             placed = self.directory.placed(replica.key)
             idle = self.now() - replica.idle_since > self._patience.vacancy
@@ -530,6 +531,7 @@ class Replicator:
         if (state is not None or without != NOBODY) and (state is None or state.leader not in expected):
             self._react_if_here(replica)  # it was settled while we hesitated, perhaps for us
             return
+        self._note_copied(replica, state)  # of which we may hear only now
         placed = self.directory.placed(replica.key)
         promised = replica.log.control.promised_epoch
         proposal = partitions.stand(state, placed, replica.member, promised, reason, without=without)
@@ -541,6 +543,12 @@ class Replicator:
         replica.attachment = None
         replica.standing_for = proposal.epoch
         await self._swap(replica, state, proposal)
+
+    def _note_copied(self, replica: Replica, state: PartitionState | None) -> None:
+        """A log that another leader has listed has all that anybody was shown, whatever it had lost before:
+        no offset is to be left out (rule R9)."""
+        if state is not None and state.has(*replica.member) and state.leader not in (self.broker_id, NOBODY):
+            replica.log.lost_up_to = 0
 
     async def _fresh(self, replica: Replica) -> PartitionState | None:
         """The key as it is now; waits for etcd."""
