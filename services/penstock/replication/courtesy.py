@@ -1,8 +1,7 @@
 """How long a leader rests between two chunks for a backup that catches up.
 
 As long as the chunk took: half of its time. Once the broker has no time to spare, all that copying takes is
-taken from producers: then twice as long each time, down to a tenth of its time, and back again when there is
-some. So a backup gets what producers leave, and catches up when they leave it room.
+taken from producers; then it is a tenth. A backup catches up when they leave it room.
 """
 
 from __future__ import annotations
@@ -12,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 _BUSY: Final = 0.85
-_MOST_RESTS: Final = 9.0
-"""Of a chunk's time."""
+_RESTS_WHEN_BUSY: Final = 9.0
 _SHORTEST: Final = 0.001
 _LONGEST: Final = 0.3
 
@@ -25,17 +23,13 @@ class Courtesy:
         self._demand = demand
         self._looked_at = now()
         self._demanded = demand()
-        self._rests = 1.0
 
     def rest(self, worked: float) -> float:
         """Seconds to wait after `worked` seconds, by how busy the broker was since the last call."""
         now, demanded = self._now(), self._demand()
         busy = demanded - self._demanded > _BUSY * (now - self._looked_at)
         self._looked_at, self._demanded = now, demanded
-        # Copying is part of what keeps it busy. By steps it finds the share that producers leave; with
-        # nothing between a half and a tenth it had a sixth of the time of a broker that was half idle.
-        self._rests = min(_MOST_RESTS, self._rests * 2) if busy else max(1.0, self._rests / 2)
-        return min(_LONGEST, max(_SHORTEST, worked * self._rests))
+        return min(_LONGEST, max(_SHORTEST, worked * (_RESTS_WHEN_BUSY if busy else 1.0)))
 
 
 def thread_demand() -> float:
