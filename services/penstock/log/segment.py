@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from penstock.log.index import SparseIndex, Summary
+from penstock.log.index import INTERVAL, SparseIndex, Summary
 from penstock.log.spares import SpareFiles
 from penstock.shm import layout
 from penstock.shm.memory import FLUSHED, MAX_TIME, WRITTEN, SegmentMemory
@@ -25,6 +25,9 @@ _DATA: Final = layout.SEGMENT_HEADER
 _BLOCK: Final = 4096
 _DIRECT_MINIMUM: Final = 128 * 1024
 """A direct write waits for the device: below this size a buffered one is cheaper."""
+_AHEAD: Final = 8
+"""How much more is fetched from the device for whoever reads on: so many times what was asked for. What was
+written directly is not in the page cache."""
 
 
 class Segment:
@@ -299,27 +302,58 @@ class Segment:
     def read_cold(self, offset: int, limit: int, end: int) -> bytes:
         """Whole batches from the one that holds `offset` on, `limit` bytes or one batch, none behind `end`:
         the file may have what was cut from the log, or is not committed."""
-        index = self.load_index()
+        return bytes(self._read_run(offset, limit, end, self.load_index(), 0))
+
+    def read_cached(self, offset: int, limit: int, end: int) -> memoryview:
+        """The same for the event loop: what the page cache has of it, which may be less, or nothing.
+
+        A disk thread takes milliseconds to get the interpreter from a busy loop, this a tenth of one.
+        """
+        if self.index is None:
+            return memoryview(b"")
+        try:
+            return self._read_run(offset, limit, end, self.index, os.RWF_NOWAIT)
+        except OSError:  # nothing there, or a file system that can't tell
+            return memoryview(b"")
+
+    def _read_run(self, offset: int, limit: int, end: int, index: SparseIndex, flags: int) -> memoryview:
         self.is_read = True
-        with self.path.open("rb", buffering=0) as file:
-            descriptor = file.fileno()
+        reach = limit + INTERVAL
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             position = index.position_for_offset(offset)
-            head = os.pread(descriptor, batch.HEADER_SIZE, position)
-            if not index.fits(position, head, 0):
-                position, head = 0, os.pread(descriptor, batch.HEADER_SIZE, 0)
+            chunk = _read(descriptor, position, reach, end, flags)
+            if position and not index.fits(position, chunk, 0):
+                position, chunk = 0, _read(descriptor, 0, reach, end, flags)
+            at = 0
             while True:
-                if position >= end or len(head) < batch.HEADER_SIZE:
-                    return b""
-                base, size = batch.read_place(head, 0)
-                if base + batch.read_last_offset_delta(head, 0) >= offset:
+                if len(chunk) - at < batch.HEADER_SIZE:
+                    position, at = position + at, 0
+                    chunk = _read(descriptor, position, reach, end, flags)
+                    if len(chunk) < batch.HEADER_SIZE:
+                        return chunk[:0]
+                base, size = batch.read_place(chunk, at)
+                if size < batch.HEADER_SIZE:
+                    return chunk[:0]
+                if base + batch.read_last_offset_delta(chunk, at) >= offset:
                     break
-                position += size
-                head = os.pread(descriptor, batch.HEADER_SIZE, position)
-            chunk = os.pread(descriptor, min(max(limit, size), end - position), position)
-        whole = 0
-        for start, header in batch.walk(chunk, 0, len(chunk)):
-            whole = start + header.size
-        return chunk[:whole]
+                at += size
+            if size > len(chunk) - at:
+                position, at = position + at, 0
+                chunk = _read(descriptor, position, max(limit, size), end, flags)
+            whole, _ = batch.whole_run(chunk, at, min(len(chunk), at + max(limit, size)))
+            ahead = min(_AHEAD * limit, end - position - whole)
+            if not flags and ahead > 0:
+                os.posix_fadvise(descriptor, position + whole, ahead, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
+        return chunk[at:whole]
+
+
+def _read(descriptor: int, position: int, size: int, end: int, flags: int) -> memoryview:
+    buffer = bytearray(max(0, min(size, end - position)))
+    count = os.preadv(descriptor, [buffer], position, flags)
+    return memoryview(buffer)[:count]
 
 
 def _write_all(descriptor: int, memory: SegmentMemory, start: int, end: int) -> None:

@@ -1,7 +1,8 @@
 """How long a leader rests between two chunks for a backup that catches up.
 
-As long as the chunk took: half of its time. Once the broker has no time to spare, all that copying takes is
-taken from producers; then it is a tenth. A backup catches up when they leave it room.
+Not at all while the broker has time to spare: most of a chunk's time goes by elsewhere, on its way and in
+the backup. Once it has none, all that copying takes is taken from producers; then it makes room by steps,
+down to a tenth of the time, and comes back by smaller ones. So a backup gets what producers leave.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-_BUSY: Final = 0.85
-_RESTS_WHEN_BUSY: Final = 9.0
+_LOOK: Final = 0.05
+"""Seconds between two looks. A chunk's own time would not tell: the broker is busy while it sends one."""
+_SPARE: Final = 0.7
+_BUSY: Final = 0.8
+_LESS: Final = 0.5
+_MORE: Final = 1.25
+_LEAST: Final = 0.1
 _SHORTEST: Final = 0.001
 _LONGEST: Final = 0.3
 
@@ -23,13 +29,24 @@ class Courtesy:
         self._demand = demand
         self._looked_at = now()
         self._demanded = demand()
+        self._share = 0.5
+        """Of the time, in which a chunk may be on its way."""
 
     def rest(self, worked: float) -> float:
-        """Seconds to wait after `worked` seconds, by how busy the broker was since the last call."""
-        now, demanded = self._now(), self._demand()
-        busy = demanded - self._demanded > _BUSY * (now - self._looked_at)
+        """Seconds to wait after `worked` seconds, by how busy the broker was."""
+        now = self._now()
+        if now - self._looked_at >= _LOOK:
+            self._look(now)
+        return min(_LONGEST, max(_SHORTEST, worked * (1 / self._share - 1)))
+
+    def _look(self, now: float) -> None:
+        demanded = self._demand()
+        busy = (demanded - self._demanded) / (now - self._looked_at)
         self._looked_at, self._demanded = now, demanded
-        return min(_LONGEST, max(_SHORTEST, worked * (_RESTS_WHEN_BUSY if busy else 1.0)))
+        if busy > _BUSY:
+            self._share = max(_LEAST, self._share * _LESS)
+        elif busy < _SPARE:
+            self._share = min(1.0, self._share * _MORE)
 
 
 def thread_demand() -> float:

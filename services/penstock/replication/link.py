@@ -581,7 +581,7 @@ class Link(Sender):
                 view = memoryview(await self.replicator.read_cold(run.segment, backup.sent, RUN))
                 if (backup.sent, backup.handshake) != asked:
                     return  # it goes on elsewhere now: what was read is not what comes next there
-                next_offset = _end_of(view, backup.sent)
+                _, next_offset = batch.whole_run(view, 0, len(view))
             channel = self._bulk.channel
             if channel is None or not backup.attached or self.led.get(key) is not leadership or not view:
                 return
@@ -617,11 +617,3 @@ def _is_near(partition: PartitionLog, offset: int) -> bool:
         if left > NEAR or not segment.is_hot:
             return False
     return True
-
-
-def _end_of(view: memoryview, start: int) -> int:
-    """The offset behind the last whole batch of what was read from disk."""
-    end = start
-    for _, header in batch.walk(view, 0, len(view)):
-        end = header.next_offset
-    return end

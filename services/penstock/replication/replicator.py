@@ -878,7 +878,10 @@ class Replicator:
         found = self.directory.addresses.get(broker)
         return None if found is None else (found.replication_host, found.replication_port)
 
-    async def read_cold(self, segment: Segment, offset: int, limit: int) -> bytes:
+    async def read_cold(self, segment: Segment, offset: int, limit: int) -> memoryview | bytes:
+        cached = segment.read_cached(offset, limit, segment.size)
+        if cached:
+            return cached
         return await self._loop.run_in_executor(None, segment.read_cold, offset, limit, segment.size)
 
     def _accept(self, channel: Channel) -> Inbound:

@@ -239,3 +239,15 @@ def walk(buffer: Buffer, start: int, end: int) -> Iterator[Located]:
             return
         yield Located(position, header)
         position += size
+
+
+def whole_run(buffer: Buffer, start: int, end: int) -> tuple[int, int]:
+    """Where the batches that `walk` would find end, and the offset there; (start, -1) if there are none."""
+    position, offset = start, -1
+    while end - position >= HEADER_SIZE:
+        base, size = read_place(buffer, position)
+        if size < HEADER_SIZE or size > end - position or buffer[position + MAGIC] != 2:
+            break
+        offset = base + read_last_offset_delta(buffer, position) + 1
+        position += size
+    return position, offset
