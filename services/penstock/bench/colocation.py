@@ -49,7 +49,7 @@ _KEPT: Final = 0.8
 """The share of the memory budget that the topic's retention keeps: all of it stays in memory."""
 _FIRST_SECONDS: Final = 1.0
 """Of every sample, left out."""
-_WARM_SECONDS: Final = 12.0
+_WARM_SECONDS: Final = 9.0
 _QUICK_WARM_SECONDS: Final = 7.0
 _RATED_SECONDS: Final = 5.0
 _QUICK_RATED_SECONDS: Final = 3.0

@@ -42,8 +42,8 @@ _TURNS: Final = 2.2
 """How often the budget is written before the first sample."""
 _STEADY: Final = 0.07
 _LEAST_WARM_UPS: Final = 6
-"""Of a broker's first chunk size: while a JVM gets a little faster with each look, two in a row agree too."""
-_MOST_WARM_UPS: Final = 12
+"""Of Kafka's first chunk size: while a JVM gets a little faster with each look, two in a row agree too."""
+_MOST_WARM_UPS: Final = 9
 KEPT: Final = {"retention.bytes": str(64 << 20), "max.message.bytes": str(4 << 20)}
 _KAFKA_SEGMENT: Final = {"segment.bytes": str(64 << 20)}
 """Ours stay at their default, 16 MiB; Kafka's 1 GiB would outlive the run, and rolling is dear for it."""
@@ -140,7 +140,8 @@ class Subject(Experiment):
     def warm_up(self, contender: str, variant: Variant) -> None:
         server, load = self._server(contender, variant), self._load_of(variant)
         seconds = max(1.0, self.options.seconds / 2)
-        least = 2 if server in self._warm or self.options.quick else _LEAST_WARM_UPS
+        known = server in self._warm or contender == "penstock" or self.options.quick
+        least = 2 if known else _LEAST_WARM_UPS
         self._warm.add(server)
         until_steady(
             lambda: measured_load(server, load, seconds)["cpu_us_per_request"],

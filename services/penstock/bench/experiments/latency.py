@@ -46,12 +46,12 @@ _KEYS: Final = 100
 _ONE_BATCH: Final = 3600
 _WARM_UP_SECONDS: Final = 3.0
 _FIRST_WARM_UP_SECONDS: Final = {False: 20.0, True: 8.0}
-_MICRO_FIRST_WARM_UP_SECONDS: Final = {False: 8.0, True: 4.0}
+_LATER_FIRST_WARM_UP_SECONDS: Final = {False: 10.0, True: 4.0}
 """The first of a source's queries, quick or not: the JVM compiles what it runs, on the CPU that is measured.
-Micro-batches come after the same source in real time."""
+Micro-batches come after the same source in real time, queries with state after those without."""
 _LEAD_SECONDS: Final = 1.0
 """Before what is measured, at the same rate: a producer's first requests are slow."""
-_QUIET_SECONDS: Final = 2.0
+_QUIET_SECONDS: Final = 1.5
 """When nothing came out for so long, the query has worked off what there was."""
 _CATCH_UP_SECONDS: Final = 60.0
 _IN_FLIGHT: Final = 5
@@ -115,7 +115,7 @@ class Subject(Experiment):
         Goal("latency_ms_p99", "push", 20.0, within=_STEADY | {"query": "stateful"}),
         Goal("latency_ms_p99", "push", 50.0, within=_CHANGING | {"query": "stateless"}),
     )
-    seconds = 6.0
+    seconds = 5.0
     repeat = 1
     quick_seconds = 5.0
     quick_repeat = 1
@@ -209,10 +209,11 @@ class Subject(Experiment):
         """The first time at the highest rate there will be: what runs seldom is compiled late."""
         rate, seconds, pair = int(variant["rate"]), _WARM_UP_SECONDS, (contender, variant["query"])
         if pair not in self._warm:
-            self._warm.add(pair)
             rate = max(map(int, self.options.texts("rate")))
-            first = _MICRO_FIRST_WARM_UP_SECONDS if "micro" in contender else _FIRST_WARM_UP_SECONDS
+            known = "micro" in contender or any(name == contender for name, _ in self._warm)
+            first = _LATER_FIRST_WARM_UP_SECONDS if known else _FIRST_WARM_UP_SECONDS
             seconds = first[self.options.quick]
+            self._warm.add(pair)
         self._produce(server, topic, rate, seconds)
 
     def _produce(self, server: Server, topic: str, rate: int, seconds: float) -> int:

@@ -43,7 +43,7 @@ class Subject(Experiment):
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("chunk", "1KiB,16KiB,128KiB", "Chunk sizes, one record batch each.", quick="16KiB"),
         Parameter("partitions", "8", "One chunk each, per request."),
-        Parameter("producers", "2,8", "Connections, each with one request on its way.", quick="2"),
+        Parameter("producers", "8", "Connections, each with one request on its way; `ingest` has two."),
         Parameter("pace", "alike", "alike: as many requests for both; full: as many as each can take."),
         Parameter("memory", "256MiB", "Each broker's memory budget."),
     )

@@ -68,7 +68,7 @@ class Subject(Experiment):
         Plot(("behind_seconds", "latency_ms_p50", "latency_ms_p99"), along="rate"),
         Plot(("latency_ms",), name="latency", panels="rate", distribution=True),
     )
-    seconds = 20.0
+    seconds = 14.0
     repeat = 1
     quick_seconds = 4.0
     quick_repeat = 1
