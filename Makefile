@@ -95,7 +95,7 @@ chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60
 	    $(if $(GROUND),--ground $(GROUND)) --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
 
 bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about 90 minutes; QUICK=1: in ten
-	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(REPEAT),--repeat $(REPEAT))
 
 wheel: $(READY) $(JAR) | system  ## build the wheel, connector and compiled hot path inside, into dist/
 	@PENSTOCK_COMPILE=$$($(BIN)/python scripts/can_compile.py && echo 1) \

@@ -136,6 +136,8 @@ async def test_who_still_has_the_old_segment_finds_what_is_left_in_the_new_file(
     assert old not in log.segments
     last = old.next_offset - 1
     for offset in range(old.base_offset, old.next_offset):
+        cached = old.read_cached(offset, 1, old.committed)
+        assert not cached or batch.read_place(cached, 0)[0] == min(offset | 1, last)
         base, _ = batch.read_place(old.read_cold(offset, 1, old.committed), 0)
         assert base == min(offset | 1, last), "the odd ones are left, and a batch at the end"
         found = seek.first_at(old, seek.content(old), NOW + offset, 0)

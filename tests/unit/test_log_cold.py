@@ -68,6 +68,16 @@ def test_a_file_that_ends_too_early_or_is_none_of_ours_is_no_endless_walk(segmen
     assert not segment.read_cached(500, 1 << 20, segment.size)
 
 
+def test_the_loop_does_not_walk_a_file_that_its_index_is_not_of(segment: Segment) -> None:
+    """Compaction swaps files; the walk from the beginning is the disk thread's."""
+    content = segment.path.read_bytes()
+    segment.path.write_bytes(content[batch.read_place(content, 0)[1] :])
+    wanted = expected(segment, 500, 1 << 20, segment.size)
+    assert wanted
+    assert not segment.read_cached(500, 1 << 20, segment.size)
+    assert segment.read_cold(500, 1 << 20, segment.size) == wanted
+
+
 def test_the_loop_waits_neither_for_the_device_nor_for_an_index(segment: Segment) -> None:
     descriptor = os.open(segment.path, os.O_RDONLY)
     os.fsync(descriptor)

@@ -138,6 +138,8 @@ class Experiment(ABC):
     """Without any, each metric is drawn as bars."""
     seconds: ClassVar[float] = 8.0
     repeat: ClassVar[int] = 3
+    repeatable: ClassVar[bool] = True
+    """Whether `--repeat` of all is for it too."""
     in_quick_run: ClassVar[bool] = True
     """Whether `penstock bench all --quick` has it: ten minutes are enough for one of each kind."""
     quick_seconds: ClassVar[float] = 2.0

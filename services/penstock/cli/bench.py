@@ -163,11 +163,14 @@ def list_experiments(as_json: AsJson = False) -> None:
 def run_all(
     only: Annotated[str, typer.Option(help="Experiments, separated by commas; all without it.")] = "",
     quick: Quick = False,
+    repeat: Repeat = None,
     directory: Annotated[
         Path | None, typer.Option("--out", "-o", help="A directory for the results; artifacts/bench/...")
     ] = None,
 ) -> None:
     """Run every experiment, each in a process of its own, one after the other.
+
+    Many take one or two samples, so that all fit into an hour or so; `--repeat 3` is what `compare` needs.
 
     Example: penstock bench all --quick
     """
@@ -180,7 +183,7 @@ def run_all(
         fail(f"--only: there is no experiment {', '.join(sorted(unknown))}; `penstock bench list` names them")
     directory = directory or results.DIRECTORY / time.strftime("%Y%m%d-%H%M%S")
     benchrun.fetch_kafka(names)
-    failed = benchrun.run_each(names, quick, directory)
+    failed = benchrun.run_each(names, quick, repeat, directory)
     gaps = benchrun.gaps(names, directory)
     whole = sum(name not in gaps and name not in failed for name in names)
     typer.echo(f"{whole} of {len(names)} experiments are whole; results are in {directory}")

@@ -56,8 +56,10 @@ def run(
             _show_written(name, path)
 
 
-def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
+def run_each(names: Sequence[str], quick: bool, repeat: int | None, directory: Path) -> list[str]:
     """Experiments one after the other, each with a JVM and a session of its own; those that failed."""
+    from penstock.bench import experiment
+
     failed = []
     begun = time.monotonic()
     before = signal.signal(signal.SIGTERM, _interrupt)
@@ -69,6 +71,8 @@ def run_each(names: Sequence[str], quick: bool, directory: Path) -> list[str]:
             )
             command = [sys.executable, "-m", "penstock.cli.main", "bench", name]
             command += ["--out", str(directory / f"{name}.json"), *(["--quick"] if quick else [])]
+            if repeat is not None and experiment.load(name).repeatable:
+                command += ["--repeat", str(repeat)]
             os.sync()  # what the last one left to be written is not for this one to wait for
             if _wait(subprocess.Popen(command)):
                 failed.append(name)

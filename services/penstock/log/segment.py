@@ -25,9 +25,6 @@ _DATA: Final = layout.SEGMENT_HEADER
 _BLOCK: Final = 4096
 _DIRECT_MINIMUM: Final = 128 * 1024
 """A direct write waits for the device: below this size a buffered one is cheaper."""
-_AHEAD: Final = 8
-"""How much more is fetched from the device for whoever reads on: so many times what was asked for. What was
-written directly is not in the page cache."""
 
 
 class Segment:
@@ -299,10 +296,14 @@ class Segment:
         self.is_read = True
         return self.producers_path.read_bytes()
 
-    def read_cold(self, offset: int, limit: int, end: int) -> bytes:
+    def read_cold(self, offset: int, limit: int, end: int, ahead: int = 0) -> bytes:
         """Whole batches from the one that holds `offset` on, `limit` bytes or one batch, none behind `end`:
-        the file may have what was cut from the log, or is not committed."""
-        return bytes(self._read_run(offset, limit, end, self.load_index(), 0))
+        the file may have what was cut from the log, or is not committed.
+
+        The device is asked for `ahead` bytes more, which `read_cached` finds then: what write-behind wrote
+        directly is not in the page cache.
+        """
+        return bytes(self._read_run(offset, limit, end, self.load_index(), 0, ahead))
 
     def read_cached(self, offset: int, limit: int, end: int) -> memoryview:
         """The same for the event loop: what the page cache has of it, which may be less, or nothing.
@@ -312,11 +313,13 @@ class Segment:
         if self.index is None:
             return memoryview(b"")
         try:
-            return self._read_run(offset, limit, end, self.index, os.RWF_NOWAIT)
+            return self._read_run(offset, limit, end, self.index, os.RWF_NOWAIT, 0)
         except OSError:  # nothing there, or a file system that can't tell
             return memoryview(b"")
 
-    def _read_run(self, offset: int, limit: int, end: int, index: SparseIndex, flags: int) -> memoryview:
+    def _read_run(
+        self, offset: int, limit: int, end: int, index: SparseIndex, flags: int, ahead: int
+    ) -> memoryview:
         self.is_read = True
         reach = limit + INTERVAL
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -324,6 +327,8 @@ class Segment:
             position = index.position_for_offset(offset)
             chunk = _read(descriptor, position, reach, end, flags)
             if position and not index.fits(position, chunk, 0):
+                if flags:
+                    return chunk[:0]  # to walk the whole file is not for the event loop
                 position, chunk = 0, _read(descriptor, 0, reach, end, flags)
             at = 0
             while True:
@@ -342,8 +347,8 @@ class Segment:
                 position, at = position + at, 0
                 chunk = _read(descriptor, position, max(limit, size), end, flags)
             whole, _ = batch.whole_run(chunk, at, min(len(chunk), at + max(limit, size)))
-            ahead = min(_AHEAD * limit, end - position - whole)
-            if not flags and ahead > 0:
+            ahead = min(ahead, end - position - whole)
+            if ahead > 0:
                 os.posix_fadvise(descriptor, position + whole, ahead, os.POSIX_FADV_WILLNEED)
         finally:
             os.close(descriptor)

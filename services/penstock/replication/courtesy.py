@@ -13,10 +13,9 @@ from typing import Final
 
 _LOOK: Final = 0.05
 """Seconds between two looks. A chunk's own time would not tell: the broker is busy while it sends one."""
-_SPARE: Final = 0.7
 _BUSY: Final = 0.8
 _LESS: Final = 0.5
-_MORE: Final = 1.25
+_MORE: Final = 1.1
 _LEAST: Final = 0.1
 _SHORTEST: Final = 0.001
 _LONGEST: Final = 0.3
@@ -43,10 +42,7 @@ class Courtesy:
         demanded = self._demand()
         busy = (demanded - self._demanded) / (now - self._looked_at)
         self._looked_at, self._demanded = now, demanded
-        if busy > _BUSY:
-            self._share = max(_LEAST, self._share * _LESS)
-        elif busy < _SPARE:
-            self._share = min(1.0, self._share * _MORE)
+        self._share = max(_LEAST, self._share * _LESS) if busy > _BUSY else min(1.0, self._share * _MORE)
 
 
 def thread_demand() -> float:

@@ -51,6 +51,8 @@ COMPLAINT: Final = 1.0
 """Seconds between two complaints of the clock: what fails at a tick mostly fails at the next one too."""
 NAMED: Final = 10
 """Directories that a warning names; of more it says how many."""
+READ_AHEAD: Final = 8 << 20
+"""Of a segment that a backup copies from disk: chunks that the event loop then finds in the page cache."""
 HESITATION: Final = 1.0
 """Seconds for which a leader that hands over serves nobody while etcd doesn't answer."""
 
@@ -882,7 +884,9 @@ class Replicator:
         cached = segment.read_cached(offset, limit, segment.size)
         if cached:
             return cached
-        return await self._loop.run_in_executor(None, segment.read_cold, offset, limit, segment.size)
+        return await self._loop.run_in_executor(
+            None, segment.read_cold, offset, limit, segment.size, READ_AHEAD
+        )
 
     def _accept(self, channel: Channel) -> Inbound:
         return Inbound(self, channel)

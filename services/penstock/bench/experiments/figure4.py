@@ -13,6 +13,6 @@ from penstock.bench.colocation import Colocation, parameters, scaled
 class Subject(Colocation):
     about = "the paper's Figure 4: producers against consumers that iterate, by their number"
     parameters = parameters(
-        chunk="1KiB,16KiB,128KiB", quick_chunk="16KiB", clients=scaled("1,4,8", each=4), quick_clients="2"
+        chunk="1KiB,16KiB,128KiB", quick_chunk="16KiB", clients=scaled("1,2,4,8", each=4), quick_clients="2"
     )
     in_quick_run = False

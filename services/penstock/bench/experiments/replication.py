@@ -41,9 +41,9 @@ _EASY: Final = 0.7
 class Subject(Experiment):
     about = "broker CPU per request on leader and backup, and throughput, against no backup"
     parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter("chunk", "1KiB,16KiB,128KiB", "Chunk sizes, one record batch each.", quick="16KiB"),
+        Parameter("chunk", "1KiB,128KiB", "Chunk sizes, one record batch each.", quick="16KiB"),
         Parameter("partitions", "8", "One chunk each, per request."),
-        Parameter("producers", "8", "Connections, each with one request on its way; `ingest` has two."),
+        Parameter("producers", "2,8", "Connections, each with one request on its way.", quick="2"),
         Parameter("pace", "alike", "alike: as many requests for both; full: as many as each can take."),
         Parameter("memory", "256MiB", "Each broker's memory budget."),
     )
