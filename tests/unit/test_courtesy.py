@@ -60,7 +60,7 @@ def test_what_producers_leave_is_used() -> None:
 def test_a_burst_is_forgotten_also_when_producers_leave_little() -> None:
     broker = Broker(producers=1.0, copying=0.001)
     broker.copy(2.0)
-    broker.producers = 0.75
+    broker.producers = 0.65
     broker.copy(2.0)
     assert 0.12 < broker.copy(10.0) < 0.3
 
