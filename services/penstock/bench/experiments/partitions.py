@@ -70,7 +70,7 @@ class Subject(Experiment):
         Goal("cpu_us_per_record", "1000", 1.5, to="1"),
         Goal("own_memory_mb", "1000", 150),
     )
-    seconds = 3.0
+    seconds = 4.0
     repeat = 2
     in_quick_run = False
 
