@@ -94,7 +94,7 @@ chaos: $(READY) $(COMPILED) | system  ## faults on a real cluster for MINUTES=60
 	@PYTHONPATH=tests:tests/faults $(BIN)/python -m chaos $(if $(ROUNDS),--rounds $(ROUNDS),--minutes $(or $(MINUTES),60)) --seed $(SEED) \
 	    $(if $(GROUND),--ground $(GROUND)) --out artifacts/chaos/seed-$(SEED)-$$(date +%Y%m%d-%H%M%S)
 
-bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about 90 minutes; QUICK=1: in ten
+bench: $(READY) $(JAR) $(COMPILED)  ## measure everything, in about 75 minutes; QUICK=1: in ten; REPEAT=3: what compare needs
 	@$(BIN)/penstock bench all $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(REPEAT),--repeat $(REPEAT))
 
 wheel: $(READY) $(JAR) | system  ## build the wheel, connector and compiled hot path inside, into dist/
