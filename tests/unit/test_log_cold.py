@@ -45,12 +45,24 @@ def expected(segment: Segment, offset: int, limit: int, end: int) -> bytes:
     return content[start:stop] if start >= 0 else b""
 
 
+def tells_what_is_cached(path: Path) -> bool:
+    """Not every file system does; then the disk thread reads all."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT) == 1
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 @pytest.mark.parametrize("limit", [1, 61, 5_000, INTERVAL, 100_000, 1 << 20])
 def test_whole_batches_from_the_one_with_the_offset_on_within_the_limit(segment: Segment, limit: int) -> None:
     for offset in range(100, segment.next_offset, 7):
         wanted = expected(segment, offset, limit, segment.size)
         assert segment.read_cold(offset, limit, segment.size) == wanted
-        assert segment.read_cached(offset, limit, segment.size) == wanted, "it was read a moment ago"
+        cached = segment.read_cached(offset, limit, segment.size)
+        assert cached == (wanted if tells_what_is_cached(segment.path) else b""), "it was read a moment ago"
 
 
 @pytest.mark.parametrize("end", [0, 30, 5_000, 60_000, 300_000])
