@@ -1,6 +1,7 @@
 package io.penstock.record;
 
 import java.util.Arrays;
+import java.util.List;
 import org.apache.spark.unsafe.Platform;
 
 /**
@@ -30,12 +31,17 @@ public final class RecordColumns implements AutoCloseable {
   private boolean numbered;
   private boolean timed;
 
+  // Once rows were chosen: which of all they are. Keys and values have moved up, the rest is where it was.
+  private int[] chosen = {};
+  private int chosenRows;
+  private boolean isChosen;
+
   private final Arena arena = new Arena();
   /** Where the varint that was read last ends; a field, since Java returns one value. */
   private long cursor;
 
   public int rows() {
-    return rows;
+    return isChosen ? chosenRows : rows;
   }
 
   /** Bytes of the batches in it, as they lie in the log. */
@@ -50,6 +56,7 @@ public final class RecordColumns implements AutoCloseable {
     located = false;
     numbered = false;
     timed = false;
+    isChosen = false;
     arena.clear();
   }
 
@@ -250,6 +257,47 @@ public final class RecordColumns implements AutoCloseable {
     throw new CorruptBatch("a number runs over the end of its record");
   }
 
+  /** Leaves only the rows that meet all conditions. */
+  public void choose(List<ByteCondition> conditions) {
+    if (!located) {
+      locate();
+    }
+    if (chosen.length < rows) {
+      chosen = new int[roomFor(rows)];
+    }
+    int left = 0;
+    for (int row = 0; row < rows; row++) {
+      if (isWanted(row, conditions)) {
+        chosen[left] = row;
+        keyAt[left] = keyAt[row];
+        keyLength[left] = keyLength[row];
+        valueAt[left] = valueAt[row];
+        valueLength[left] = valueLength[row];
+        left++;
+      }
+    }
+    chosenRows = left;
+    isChosen = true;
+  }
+
+  private boolean isWanted(int row, List<ByteCondition> conditions) {
+    for (int i = 0; i < conditions.size(); i++) {
+      ByteCondition condition = conditions.get(i);
+      boolean met = condition.ofKey()
+          ? condition.isMet(keyAt[row], keyLength[row])
+          : condition.isMet(valueAt[row], valueLength[row]);
+      if (!met) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  /** Where a row was before others were left out. */
+  private int amongAll(int row) {
+    return isChosen ? chosen[row] : row;
+  }
+
   private static int roomFor(int rows) {
     return Math.max(1024, rows + rows / 4);
   }
@@ -280,7 +328,7 @@ public final class RecordColumns implements AutoCloseable {
     if (!numbered) {
       number();
     }
-    return offsets[row];
+    return offsets[amongAll(row)];
   }
 
   private void number() {
@@ -317,7 +365,7 @@ public final class RecordColumns implements AutoCloseable {
     if (!timed) {
       time();
     }
-    return timestamps[row];
+    return timestamps[amongAll(row)];
   }
 
   private void time() {
@@ -358,7 +406,7 @@ public final class RecordColumns implements AutoCloseable {
 
   /** 0: by the producer; 1: by the broker. */
   public int timestampType(int row) {
-    return isLogAppendTime(headers[batchOf(row)]) ? 1 : 0;
+    return isLogAppendTime(headers[batchOf(amongAll(row))]) ? 1 : 0;
   }
 
   private int batchOf(int row) {
@@ -383,7 +431,7 @@ public final class RecordColumns implements AutoCloseable {
   public void eachHeader(int row, HeaderTaker taker) {
     int value = valueLength(row);
     // Not the record's own end, which is not kept: the end of the batch is what keeps reads inside.
-    long end = ends[batchOf(row)];
+    long end = ends[batchOf(amongAll(row))];
     int count = varint(valueAt[row] + Math.max(0, value), end);
     for (int header = 0; header < count; header++) {
       int keyLength = varint(cursor, end);

@@ -114,6 +114,7 @@ final class PenstockBatch implements Batch {
   @Override
   public PartitionReaderFactory createReaderFactory() {
     String application = SparkContext.getOrCreate().appName();
-    return new ReaderFactory(options, schema, new Totals(), application, pruning.times(), summary);
+    return new ReaderFactory(
+        options, schema, new Totals(), application, pruning.times(), pruning.conditions(), summary);
   }
 }

@@ -2,6 +2,7 @@ package io.penstock.spark;
 
 import io.penstock.client.Cluster;
 import io.penstock.client.TopicPartition;
+import io.penstock.record.ByteCondition;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -10,13 +11,16 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.connector.expressions.Cast;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.Literal;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.And;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.unsafe.types.UTF8String;
 
-/** What a batch query's WHERE says of partitions, offsets and time, and so need not be read. */
+/** What a batch query's WHERE says of partitions, offsets, time, keys and values: the rest need not be read. */
 final class Pruning {
   private static final long MICROS = 1000;
 
@@ -27,6 +31,7 @@ final class Pruning {
   private long firstOffset = Long.MIN_VALUE;
   private long lastOffset = Long.MAX_VALUE;
   private TimeBounds times = TimeBounds.ALWAYS;
+  private final List<ByteCondition> conditions = new ArrayList<>();
 
   /** Takes note of a predicate; true when Spark need not look at it again. */
   boolean take(Predicate predicate) {
@@ -39,6 +44,12 @@ final class Pruning {
     if (predicate.name().equals("IS_NOT_NULL") && parts[0] instanceof NamedReference column) {
       // Spark adds it to every comparison; all but keys, values and headers are there in every record.
       return column.fieldNames().length == 1 && !Columns.isPayload(column.fieldNames()[0]);
+    }
+    ByteCondition condition = conditionOf(predicate);
+    if (condition != null) {
+      conditions.add(condition);
+      used.add(predicate);
+      return false; // never the last word either
     }
     if (parts.length < 2 || !(parts[0] instanceof NamedReference column) || column.fieldNames().length != 1) {
       return false;
@@ -70,6 +81,53 @@ final class Pruning {
       used.add(predicate);
     }
     return taken;
+  }
+
+  /** What a predicate says of the bytes of a key or a value; else null. */
+  private static ByteCondition conditionOf(Predicate predicate) {
+    Expression[] parts = predicate.children();
+    String column = parts.length == 2 ? payload(parts[0]) : null;
+    byte[] wanted = column != null && parts[1] instanceof Literal<?> literal ? bytes(literal) : null;
+    ByteCondition.Kind kind = kind(predicate.name());
+    return wanted == null || kind == null ? null : new ByteCondition(column.equals(Columns.KEY), kind, wanted);
+  }
+
+  private static ByteCondition.Kind kind(String operator) {
+    switch (operator) {
+      case "=":
+      case "<=>":
+        return ByteCondition.Kind.EQUALS;
+      case "STARTS_WITH":
+        return ByteCondition.Kind.BEGINS;
+      case "ENDS_WITH":
+        return ByteCondition.Kind.ENDS;
+      case "CONTAINS":
+        return ByteCondition.Kind.CONTAINS;
+      default:
+        return null;
+    }
+  }
+
+  /** The key's or the value's name, if it is that, or its bytes taken as a string; else null. */
+  private static String payload(Expression expression) {
+    Expression inner = expression;
+    if (expression instanceof Cast cast && cast.dataType().equals(DataTypes.StringType)
+        && cast.expressionDataType().equals(DataTypes.BinaryType)) {
+      inner = cast.expression();
+    }
+    if (!(inner instanceof NamedReference column) || column.fieldNames().length != 1) {
+      return null;
+    }
+    String name = column.fieldNames()[0];
+    return name.equals(Columns.KEY) || name.equals(Columns.VALUE) ? name : null;
+  }
+
+  /** Null where bytes don't decide: strings of a collation, and null itself. */
+  private static byte[] bytes(Literal<?> literal) {
+    if (literal.value() instanceof UTF8String text && literal.dataType().equals(DataTypes.StringType)) {
+      return text.getBytes();
+    }
+    return literal.value() instanceof byte[] bytes ? bytes : null;
   }
 
   private boolean onPartition(String operator, Set<Long> values, long value) {
@@ -151,6 +209,10 @@ final class Pruning {
 
   TimeBounds times() {
     return times;
+  }
+
+  List<ByteCondition> conditions() {
+    return conditions;
   }
 
   Predicate[] used() {

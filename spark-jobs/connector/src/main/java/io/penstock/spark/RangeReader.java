@@ -4,6 +4,7 @@ import io.penstock.client.Cluster;
 import io.penstock.client.Feed;
 import io.penstock.client.KafkaError;
 import io.penstock.client.TopicPartition;
+import io.penstock.record.ByteCondition;
 import io.penstock.record.CorruptBatch;
 import io.penstock.record.RecordBatch;
 import io.penstock.record.RecordColumns;
@@ -20,12 +21,15 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
 final class RangeReader implements PartitionReader<ColumnarBatch> {
   /** Kafka batches are merged up to here: small ones would cost more to hand over than to read. */
   private static final int ROWS = 8192;
+  /** So many rows tell whether it is worth while to choose among them before Spark does. */
+  private static final int TRIED = 8 * ROWS;
 
   private final Cluster cluster;
   private final Feed feed;
   private final TopicPartition id;
   private final long until;
   private final TimeBounds times;
+  private final List<ByteCondition> conditions;
   private final boolean failOnDataLoss;
   private final long patienceMs;
   private final Totals totals;
@@ -33,11 +37,14 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
   private final ColumnarBatch batch;
   private long offset;
   private boolean opened;
+  private long looked;
+  private long wanted;
 
   RangeReader(Cluster cluster, Feed feed, RangePartition range, StructType schema, TimeBounds times,
-      SourceOptions options, Totals totals) {
+      List<ByteCondition> conditions, SourceOptions options, Totals totals) {
     this.cluster = cluster;
     this.times = times;
+    this.conditions = conditions;
     this.feed = feed;
     this.id = feed.partition();
     this.offset = range.from();
@@ -50,20 +57,43 @@ final class RangeReader implements PartitionReader<ColumnarBatch> {
 
   @Override
   public boolean next() throws IOException {
-    checkWhatHasLeft();
-    columns.clear();
-    feed.finished(offset);
+    beginAnew();
     try {
       while (offset < until && columns.rows() == 0 && open()) {
         gather();
+        feed.took(columns.rows());
+        choose();
       }
     } catch (CorruptBatch e) {
       checkWhatHasLeft();
       throw e;
     }
-    feed.took(columns.rows());
     batch.setNumRows(columns.rows());
     return columns.rows() > 0;
+  }
+
+  private void beginAnew() throws MemoryTaken {
+    checkWhatHasLeft();
+    columns.clear();
+    feed.finished(offset);
+  }
+
+  /**
+   * Leaves out what the query's WHERE does not want, before Spark makes rows of it. Spark looks again at those
+   * that are left, so that this may end where it leaves out too little to pay.
+   */
+  private void choose() throws MemoryTaken {
+    if (conditions.isEmpty() || (looked > TRIED && wanted > looked / 2)) {
+      return;
+    }
+    looked += columns.rows();
+    columns.choose(conditions);
+    wanted += columns.rows();
+    if (columns.rows() == 0) {
+      // It may be long until there is one, and what was left out must have been the log as well.
+      beginAnew();
+      Pause.checkCancelled();
+    }
   }
 
   /** The rows of the last batch are gone to Spark: if their memory was reused meanwhile, the task must fail. */

@@ -2,6 +2,8 @@ package io.penstock.spark;
 
 import io.penstock.client.Cluster;
 import io.penstock.client.Feed;
+import io.penstock.record.ByteCondition;
+import java.util.List;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.InputPartition;
@@ -19,20 +21,22 @@ final class ReaderFactory implements PartitionReaderFactory {
   private final Totals totals;
   private final String application;
   private final TimeBounds times;
+  private final List<ByteCondition> conditions;
   /** Null where records themselves are asked for. */
   private final Summary summary;
 
   ReaderFactory(SourceOptions options, StructType schema, Totals totals, String application) {
-    this(options, schema, totals, application, TimeBounds.ALWAYS, null);
+    this(options, schema, totals, application, TimeBounds.ALWAYS, List.of(), null);
   }
 
   ReaderFactory(SourceOptions options, StructType schema, Totals totals, String application, TimeBounds times,
-      Summary summary) {
+      List<ByteCondition> conditions, Summary summary) {
     this.options = options;
     this.schema = schema;
     this.totals = totals;
     this.application = application;
     this.times = times;
+    this.conditions = conditions;
     this.summary = summary;
   }
 
@@ -50,7 +54,7 @@ final class ReaderFactory implements PartitionReaderFactory {
     Cluster cluster = Cluster.of(options.settings);
     Feed feed = new Feed(cluster, range.location(), options.mode, label(), true, range.until());
     StructType columns = summary == null ? schema : new StructType();
-    return new RangeReader(cluster, feed, range, columns, times, options, totals);
+    return new RangeReader(cluster, feed, range, columns, times, conditions, options, totals);
   }
 
   @Override
