@@ -221,6 +221,15 @@ def test_quick_takes_the_quick_values_and_options_win() -> None:
     assert Tuned.options_from(3.0, 7, True, {"size": "5"}).text("size") == "5"
 
 
+def test_a_quick_run_has_its_contenders_unless_others_are_named() -> None:
+    class Short(Told):
+        quick_contenders = ("ours",)
+
+    assert Short.options_from(None, None, True, {}).contenders == ["ours"]
+    assert Short.options_from(None, None, True, {}, "theirs").contenders == ["theirs"]
+    assert Short.options_from(None, None, False, {}).contenders == []
+
+
 def test_only_the_contenders_that_were_asked_for_run(tmp_path: Path) -> None:
     options = Told.options_from(None, 1, True, {}, "theirs")
     result = runner.run("told", Told, options, tmp_path / "r.json")

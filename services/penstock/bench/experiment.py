@@ -142,6 +142,8 @@ class Experiment(ABC):
     """Whether `--repeat` of all is for it too."""
     in_quick_run: ClassVar[bool] = True
     """Whether `penstock bench all --quick` has it: ten minutes are enough for one of each kind."""
+    quick_contenders: ClassVar[tuple[str, ...]] = ()
+    """Whom --quick has; all if there are none."""
     quick_seconds: ClassVar[float] = 2.0
     quick_repeat: ClassVar[int] = 2
 
@@ -193,7 +195,7 @@ class Experiment(ABC):
             repeat or (cls.quick_repeat if quick else cls.repeat),
             quick,
             values,
-            named,
+            named or (list(cls.quick_contenders) if quick else []),
         )
 
 

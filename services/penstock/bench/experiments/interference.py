@@ -31,6 +31,7 @@ class Subject(Colocation):
         "kafka native pull": Way("native", "kafka"),
     }
     contenders = tuple(ways)
+    quick_contenders = ("no consumers", "push", "pull", "kafka alone", "kafka")
     baseline = "no consumers"
     metrics = (Metric("producers_kept", "of alone", Better.MORE), *Colocation.metrics)
     goals = (Goal("producers_kept", "pull", 1.0, to="push"),)

@@ -119,6 +119,7 @@ class Subject(Experiment):
     )
     seconds = 5.0
     repeat = 1
+    quick_contenders = ("push", "kafka", "micro-batch")
     quick_seconds = 5.0
     quick_repeat = 1
 
