@@ -61,12 +61,7 @@ public final class ByteCondition implements Serializable {
   /** Whether it begins somewhere from `at` to `last`. Eight places at a time, and never past the record. */
   private boolean isWithin(long at, long last) {
     if (last - at < 7) {
-      for (long place = at; place <= last; place++) {
-        if (isAt(place)) {
-          return true;
-        }
-      }
-      return false;
+      return isAtOneOf(at, last);
     }
     for (long place = at; place < last - 7; place += 8) {
       if (isAmongEight(place)) {
@@ -81,10 +76,11 @@ public final class ByteCondition implements Serializable {
         | (Platform.getLong(null, at + wanted.length - 1) ^ lasts);
     // A byte of zero is a place where both ends fit; of the bytes above it some may be taken for one too.
     long fitting = (differing - ONES) & ~differing & HIGHS;
-    if (fitting == 0) {
-      return false;
-    }
-    for (long place = at; place < at + 8; place++) {
+    return fitting != 0 && isAtOneOf(at, at + 7);
+  }
+
+  private boolean isAtOneOf(long first, long last) {
+    for (long place = first; place <= last; place++) {
       if (isAt(place)) {
         return true;
       }
